@@ -1,0 +1,327 @@
+package ensemble
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"kvd/zab/quorum"
+)
+
+// MemberID names a configured member: 1 to 255.
+type MemberID = quorum.MemberID
+
+// Peer is one line of the membership (server.N of a zoo.cfg).
+type Peer struct {
+	ID   MemberID
+	Host string // name or address that the other members dial; resolved anew on every dial
+	// LearnerPort is where the peer, when it leads, accepts its learners; ElectionPort where it accepts votes.
+	LearnerPort  int
+	ElectionPort int
+	// ClientAddr is the host:port where clients reach the peer. Informational for other members; for the
+	// member itself it is the default of Config.ClientListen. May be empty.
+	ClientAddr string
+	Observer   bool // follows without voting
+}
+
+// Listeners are sockets opened by the caller, who wants ports from the kernel or to bind before dropping
+// privileges. A nil field is opened by Start. The member closes them in every case, also if Start fails.
+type Listeners struct {
+	Client   []net.Listener
+	Learner  net.Listener
+	Election net.Listener
+}
+
+// Config describes one member. The zero value of a field means its default unless said otherwise.
+// Start fills the defaults and validates; all problems are reported in one error.
+type Config struct {
+	// ID is this member. 0: the only configured one, or 1 if Members is empty.
+	ID MemberID
+	// DataDir is the directory that the member owns: identity file, snapshots/, and log/ unless LogDir is
+	// set. It is created if missing. Required.
+	DataDir string
+	// LogDir holds the log store. Default DataDir/log.
+	LogDir string
+	// Members is the whole ensemble, this member included. Empty: a single member that needs no network to
+	// form, with Mode standalone.
+	Members []Peer
+	// ConfigVersion numbers the membership. Default 1.
+	ConfigVersion uint64
+
+	// ClientListen are the addresses of the client port, host:port (":0" takes a port from the kernel).
+	// Default: ClientAddr of this member's line. None at all is legal: Member.Client needs no socket.
+	ClientListen []string
+	// Listeners, if set, replace the addresses above and the member's own two peer ports.
+	Listeners Listeners
+
+	// TickTime is the unit of the next three and of session time-outs, as in ZooKeeper. Default 2s, 50ms to 1m.
+	TickTime time.Duration
+	// InitLimit, in TickTimes, bounds discovery and synchronization without progress. Default 10.
+	InitLimit int
+	// SyncLimit, in TickTimes, bounds how long a disk may stall before its member gives up its role. Default 5.
+	SyncLimit int
+	// PingInterval is how often a leader pings its learners. Default 100ms.
+	PingInterval time.Duration
+	// LeaderTimeout is how long a learner waits for a silent leader, and a leader for a silent quorum, before
+	// it elects anew. Default 1.2s, or SyncLimit*TickTime if that is less. At least 4 PingIntervals.
+	// A leader whose process dies is noticed at once, by the reset of its connections.
+	LeaderTimeout time.Duration
+	// FinalizeWait is how long an election that has a quorum waits for a better vote. Default 200ms.
+	FinalizeWait time.Duration
+
+	// MinSessionTimeout and MaxSessionTimeout clamp what clients ask for. Default 2 and 20 TickTimes.
+	MinSessionTimeout time.Duration
+	MaxSessionTimeout time.Duration
+	// MaxClientConns bounds the connections per client IP address; 0: unlimited.
+	MaxClientConns int
+	// MaxFrameBytes bounds the body of a client's request (jute.maxbuffer). Default 1048575, 1 KiB to 64 MiB.
+	MaxFrameBytes int
+	// FourLetterWords are the words answered on the client port; "*" means all. Default srvr, isro, ruok, stat.
+	FourLetterWords []string
+	// SuperDigest is user:base64(sha1(user:password)) of the super user; empty: none.
+	SuperDigest string
+	// ExtendedTypes enables TTL nodes (extendedTypesEnabled).
+	ExtendedTypes bool
+
+	// SnapCount is the least number of transactions between two own snapshots. Default 100000.
+	SnapCount int
+	// SnapshotLogBytes is the least number of logged bytes between two own snapshots; a quarter of the last
+	// full snapshot if that is more. Default 64 MiB.
+	SnapshotLogBytes int64
+	// SnapshotRetain is how many snapshot points are kept. Default 3, at least 1.
+	SnapshotRetain int
+	// RetainEntries and RetainBytes say how much of the log below the newest snapshot is kept for learners
+	// that were away: a purge leaves at least one of both. Defaults 500000 and 256 MiB.
+	RetainEntries int
+	RetainBytes   int64
+	// DisablePurge keeps all snapshots and the whole log (autopurge switched off explicitly).
+	DisablePurge bool
+
+	// MaxOutstandingRequests and MaxOutstandingBytes bound the client requests that this member has taken in
+	// and not answered; when they are reached it stops reading from its clients. Defaults 8192 and 64 MiB.
+	MaxOutstandingRequests int
+	MaxOutstandingBytes    int64
+
+	// Bootstrap lets a blank member mint the ensemble's identity at once, without hearing the others.
+	Bootstrap bool
+	// Version is what four-letter words print as the server's version. Default "kvd".
+	Version string
+	// Logger gets transitions, never traffic: an idle member is silent. nil: discard.
+	Logger *slog.Logger
+
+	// FS is the file system of the log store and the identity file. nil: the operating system's.
+	FS vfs.FS
+	// UnsafeNoSync acknowledges writes that a power cut can take back. For tests that must see loss.
+	UnsafeNoSync bool
+}
+
+// Limits that Validate enforces.
+const (
+	minFrameBytes = 1 << 10
+	maxFrameBytes = 64 << 20
+)
+
+// EnsureDefaults fills the zero fields. Start does it on its own copy.
+func (c *Config) EnsureDefaults() {
+	if c.ID == 0 {
+		switch len(c.Members) {
+		case 0:
+			c.ID = 1
+		case 1:
+			c.ID = c.Members[0].ID
+		}
+	}
+	def(&c.ConfigVersion, 1)
+	if len(c.ClientListen) == 0 && len(c.Listeners.Client) == 0 {
+		if p, ok := c.peer(c.ID); ok && p.ClientAddr != "" {
+			c.ClientListen = []string{p.ClientAddr}
+		}
+	}
+	def(&c.TickTime, 2*time.Second)
+	def(&c.InitLimit, 10)
+	def(&c.SyncLimit, 5)
+	def(&c.PingInterval, 100*time.Millisecond)
+	if c.LeaderTimeout == 0 {
+		c.LeaderTimeout = min(1200*time.Millisecond, time.Duration(c.SyncLimit)*c.TickTime)
+		c.PingInterval = min(c.PingInterval, max(c.LeaderTimeout/4, tick))
+	}
+	def(&c.FinalizeWait, 200*time.Millisecond)
+	def(&c.MinSessionTimeout, 2*c.TickTime)
+	def(&c.MaxSessionTimeout, max(20*c.TickTime, c.MinSessionTimeout))
+	def(&c.MaxFrameBytes, 0xfffff)
+	if c.FourLetterWords == nil {
+		c.FourLetterWords = []string{"srvr", "isro", "ruok", "stat"}
+	}
+	def(&c.SnapCount, 100_000)
+	def(&c.SnapshotLogBytes, 64<<20)
+	def(&c.SnapshotRetain, 3)
+	def(&c.RetainEntries, 500_000)
+	def(&c.RetainBytes, 256<<20)
+	def(&c.MaxOutstandingRequests, 8192)
+	def(&c.MaxOutstandingBytes, 64<<20)
+	def(&c.Version, "kvd")
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: slog.Level(100)}))
+	}
+	if c.FS == nil {
+		c.FS = vfs.Default
+	}
+}
+
+func def[T comparable](p *T, v T) {
+	var zero T
+	if *p == zero {
+		*p = v
+	}
+}
+
+// peer finds the line of a member.
+func (c *Config) peer(id MemberID) (Peer, bool) {
+	for _, p := range c.Members {
+		if p.ID == id {
+			return p, true
+		}
+	}
+	return Peer{}, false
+}
+
+// standalone reports whether the member is alone by configuration.
+func (c *Config) standalone() bool { return len(c.Members) == 0 }
+
+// membership is the configured ensemble as the cores see it.
+func (c *Config) membership() (quorum.Config, error) {
+	if c.standalone() {
+		return quorum.NewConfig(c.ConfigVersion, []MemberID{c.ID}, nil)
+	}
+	var voters, observers []MemberID
+	for _, p := range c.Members {
+		if p.Observer {
+			observers = append(observers, p.ID)
+		} else {
+			voters = append(voters, p.ID)
+		}
+	}
+	return quorum.NewConfig(c.ConfigVersion, voters, observers)
+}
+
+// Validate checks a configuration whose defaults are filled. All problems are joined in one error, a
+// *ConfigError; nothing on disk or network is touched.
+func (c *Config) Validate() error {
+	var problems []error
+	bad := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
+
+	if c.DataDir == "" {
+		bad("DataDir is not set")
+	}
+	if c.ID < 1 || c.ID > 255 {
+		bad("ID %d is outside 1..255", c.ID)
+	}
+	if len(c.Members) > 0 {
+		if _, ok := c.peer(c.ID); !ok {
+			bad("ID %d is not among the configured members", c.ID)
+		}
+	}
+	if _, err := c.membership(); err != nil {
+		bad("Members: %w", err)
+	}
+	addrs := map[string]string{}
+	for _, p := range c.Members {
+		if len(c.Members) == 1 {
+			break // nobody dials
+		}
+		if p.Host == "" {
+			bad("member %d has no host", p.ID)
+		}
+		for _, port := range []struct {
+			name string
+			n    int
+		}{{"learner", p.LearnerPort}, {"election", p.ElectionPort}} {
+			who := fmt.Sprintf("the %s port of member %d", port.name, p.ID)
+			if port.n < 1 || port.n > 65535 {
+				bad("%s is %d, outside 1..65535", who, port.n)
+				continue
+			}
+			addr := net.JoinHostPort(p.Host, fmt.Sprint(port.n))
+			if other, taken := addrs[addr]; taken {
+				bad("%s is %s, which is also %s", who, addr, other)
+			}
+			addrs[addr] = who
+		}
+	}
+	for _, a := range c.ClientListen {
+		if _, _, err := net.SplitHostPort(a); err != nil {
+			bad("client address %q: %w", a, err)
+		}
+	}
+	if c.TickTime < tick || c.TickTime > time.Minute {
+		bad("TickTime %v is outside %v..1m", c.TickTime, tick)
+	}
+	for _, f := range []struct {
+		name string
+		v    int64
+	}{
+		{"InitLimit", int64(c.InitLimit)}, {"SyncLimit", int64(c.SyncLimit)}, {"SnapCount", int64(c.SnapCount)},
+		{"SnapshotLogBytes", c.SnapshotLogBytes}, {"SnapshotRetain", int64(c.SnapshotRetain)},
+		{"RetainEntries", int64(c.RetainEntries)}, {"RetainBytes", c.RetainBytes},
+		{"MaxOutstandingRequests", int64(c.MaxOutstandingRequests)},
+		{"PingInterval", int64(c.PingInterval)}, {"FinalizeWait", int64(c.FinalizeWait)},
+		{"MinSessionTimeout", int64(c.MinSessionTimeout)},
+	} {
+		if f.v < 1 {
+			bad("%s must be positive", f.name)
+		}
+	}
+	if c.MaxClientConns < 0 {
+		bad("MaxClientConns is negative; 0 means unlimited")
+	}
+	if c.LeaderTimeout < 4*c.PingInterval {
+		bad("LeaderTimeout %v is less than four PingIntervals of %v", c.LeaderTimeout, c.PingInterval)
+	}
+	if limit := time.Duration(c.SyncLimit) * c.TickTime; c.LeaderTimeout > limit {
+		bad("LeaderTimeout %v exceeds SyncLimit*TickTime %v", c.LeaderTimeout, limit)
+	}
+	if c.FinalizeWait > c.LeaderTimeout {
+		bad("FinalizeWait %v exceeds LeaderTimeout %v", c.FinalizeWait, c.LeaderTimeout)
+	}
+	if c.MaxSessionTimeout < c.MinSessionTimeout {
+		bad("MaxSessionTimeout %v is less than MinSessionTimeout %v", c.MaxSessionTimeout, c.MinSessionTimeout)
+	}
+	if c.MaxSessionTimeout > 1<<31*time.Millisecond {
+		bad("MaxSessionTimeout %v does not fit the protocol", c.MaxSessionTimeout)
+	}
+	if c.MaxFrameBytes < minFrameBytes || c.MaxFrameBytes > maxFrameBytes {
+		bad("MaxFrameBytes %d is outside %d..%d", c.MaxFrameBytes, minFrameBytes, maxFrameBytes)
+	}
+	if c.MaxOutstandingBytes < 2*int64(c.MaxFrameBytes) {
+		bad("MaxOutstandingBytes %d is less than two frames of %d", c.MaxOutstandingBytes, c.MaxFrameBytes)
+	}
+	for _, w := range c.FourLetterWords {
+		if w != "*" && len(w) != 4 {
+			bad("%q is no four-letter word", w)
+		}
+	}
+	if c.SuperDigest != "" && !strings.Contains(c.SuperDigest, ":") {
+		bad("SuperDigest is not of the form user:hash")
+	}
+	if len(problems) == 0 {
+		return nil
+	}
+	return &ConfigError{Problems: problems}
+}
+
+// ConfigError lists everything that is wrong with a Config.
+type ConfigError struct{ Problems []error }
+
+// Error prints one problem a line.
+func (e *ConfigError) Error() string {
+	return "invalid configuration:\n  " + strings.ReplaceAll(errors.Join(e.Problems...).Error(), "\n", "\n  ")
+}
+
+// Unwrap gives errors.Is and errors.As the single problems.
+func (e *ConfigError) Unwrap() []error { return e.Problems }
