@@ -35,6 +35,7 @@ const (
 //	Leader: 3                   0: none known
 //	Epoch: 5
 //	Health: ok                  or what is wrong, in words
+//	Digest: 0x00c0ffee00c0ffee at 0x300000007      of the tree, for comparing members
 //	Members: 1=h1:2181 2=h2:2181 3=h3:2181 4=h4:2181:observer
 //
 // A member that is not serving answers with AnswerNotServing, as ZooKeeper does, and the same lines of its
@@ -65,6 +66,8 @@ type ServerStats struct {
 	Leader     uint64
 	Epoch      kv.Epoch
 	Health     string // "ok", or a reason without line breaks
+	Digest     uint64 // of the tree at DigestZxid
+	DigestZxid kv.Zxid
 	Members    []MemberAddr
 }
 
@@ -146,8 +149,8 @@ func appendOwnLines(dst []byte, s *ServerStats) []byte {
 		}
 		return c
 	}, s.Health)
-	dst = fmt.Appendf(dst, "Kvd version: %s\nMember: %d\nPid: %d\nRole: %s\nLeader: %d\nEpoch: %d\nHealth: %s\nMembers:",
-		s.KvdVersion, s.Member, s.Pid, s.Role, s.Leader, s.Epoch, health)
+	dst = fmt.Appendf(dst, "Kvd version: %s\nMember: %d\nPid: %d\nRole: %s\nLeader: %d\nEpoch: %d\nHealth: %s\nDigest: 0x%016x at 0x%x\nMembers:",
+		s.KvdVersion, s.Member, s.Pid, s.Role, s.Leader, s.Epoch, health, s.Digest, uint64(s.DigestZxid))
 	for _, m := range s.Members {
 		dst = fmt.Appendf(dst, " %d=%s", m.ID, m.Addr)
 		if m.Observer {
@@ -207,6 +210,13 @@ func ParseSrvr(text []byte) (ServerStats, error) {
 			s.Epoch = kv.Epoch(e)
 		case "Health":
 			s.Health = value
+		case "Digest":
+			digest, at, _ := strings.Cut(value, " at ")
+			if s.Digest, err = strconv.ParseUint(digest, 0, 64); err == nil {
+				var z uint64
+				z, err = strconv.ParseUint(at, 0, 64)
+				s.DigestZxid = kv.Zxid(z)
+			}
 		case "Members":
 			s.Members, err = parseMembers(value)
 		}

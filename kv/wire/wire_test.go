@@ -160,7 +160,7 @@ func TestSrvrText(t *testing.T) {
 		LatencyAvg: 1234567 * time.Nanosecond, LatencyMax: 12 * time.Millisecond,
 		Received: 2, Sent: 3, Connections: 1, Outstanding: 4, Zxid: 0x100000002, Mode: ModeLeader, NodeCount: 5,
 		ProposalLast: 48, ProposalMin: 48, ProposalMax: 190,
-		KvdVersion: "0.1.0", Member: 2, Pid: 4711, Role: ModeLeader, Leader: 2, Epoch: 1, Health: "ok",
+		KvdVersion: "0.1.0", Member: 2, Pid: 4711, Role: ModeLeader, Leader: 2, Epoch: 1, Health: "ok", Digest: 255, DigestZxid: 0x100000002,
 		Members: []MemberAddr{{1, "h1:2181", false}, {2, "[::1]:2181", false}, {4, "h4:2181", true}},
 	}
 	const want = `Zookeeper version: 3.9.0-kvd, built on 11/30/2026 17:54 UTC
@@ -183,6 +183,7 @@ Role: leader
 Leader: 2
 Epoch: 1
 Health: ok
+Digest: 0x00000000000000ff at 0x100000002
 Members: 1=h1:2181 2=[::1]:2181 4=h4:2181:observer
 `
 	if got := string(AppendStatWord(nil, &s)); got != want {

@@ -1,0 +1,198 @@
+package kv
+
+import "encoding/binary"
+
+// edit changes a state under one owner: nodes of the trees that it has copied once are changed in place from
+// then on. Whoever takes a View of the state must call renew, which ends the ownership.
+type edit struct {
+	state
+	own     *owner
+	scratch []byte
+}
+
+// begin starts over from a view.
+func (e *edit) begin(v *View) {
+	e.state = v.state
+	e.own = new(owner)
+}
+
+// freeze returns the state as a View that later changes do not touch.
+func (e *edit) freeze() *View {
+	v := &View{state: e.state}
+	e.own = new(owner)
+	return v
+}
+
+// put stores the record held in scratch form in one of the tables.
+func (e *edit) put(table uint8, rec []byte) (old string, replaced bool) {
+	s := string(rec)
+	old, replaced = e.table(table).put(e.own, s)
+	if replaced {
+		e.digest -= recordDigest(table, old)
+	}
+	e.digest += recordDigest(table, s)
+	return old, replaced
+}
+
+// drop removes a record from one of the tables.
+func (e *edit) drop(table uint8, key string) (old string, ok bool) {
+	old, ok = e.table(table).delete(e.own, key)
+	if ok {
+		e.digest -= recordDigest(table, old)
+	}
+	return old, ok
+}
+
+// putNode writes the node record of path.
+func (e *edit) putNode(path string, n *node) {
+	e.scratch = appendNode(appendRecordKey(e.scratch[:0], path), n)
+	old, replaced := e.put(TableNode, e.scratch)
+	if replaced {
+		var was node
+		decodeNode(recValue(old), &was)
+		e.dataBytes += int64(len(n.data) - len(was.data))
+		return
+	}
+	e.dataBytes += int64(len(path) + len(n.data))
+}
+
+// putFamily writes the child facts of the node of path.
+func (e *edit) putFamily(path string, f family) {
+	e.scratch = appendFamily(appendRecordKey(e.scratch[:0], path), f)
+	e.put(TableChildren, e.scratch)
+}
+
+// touchParent records the creation or deletion of a child below parent. The first child makes the parent's own
+// record say that it has child facts; later ones leave it alone.
+func (e *edit) touchParent(parent string, z Zxid, change func(*family)) bool {
+	var p node
+	if !e.node(parent, &p) {
+		return false
+	}
+	f := e.family(parent, &p)
+	f.pzxid = z
+	change(&f)
+	if !p.parent {
+		p.parent = true
+		e.putNode(parent, &p)
+	}
+	e.putFamily(parent, f)
+	return true
+}
+
+// putEphemeral enters the node with that key in the index of its session.
+func (e *edit) putEphemeral(id SessionID, key string) {
+	e.scratch = appendUvarint(e.scratch[:0], uint64(8+len(key)))
+	e.scratch = append(appendSessionID(e.scratch, id), key...)
+	e.ephemerals.put(e.own, string(e.scratch))
+}
+
+func (e *edit) dropEphemeral(id SessionID, key string) bool {
+	e.scratch = append(appendSessionID(e.scratch[:0], id), key...)
+	_, ok := e.ephemerals.delete(e.own, stringOf(e.scratch))
+	return ok
+}
+
+// useACL returns the number of an encoded list (nil is the open one), giving it one if it is new, and counts one
+// more node that has it.
+func (e *edit) useACL(list []byte) uint32 {
+	switch {
+	case list == nil || string(list) == encodedOpenACL:
+		return aclOpen
+	case string(list) == encodedReadACL:
+		return aclReadOnly
+	}
+	if rec, ok := e.aclNumbers.get(stringOf(list)); ok {
+		id := binary.BigEndian.Uint32(bytesOf(recValue(rec)))
+		e.countACL(id, 1)
+		return id
+	}
+	id := e.nextACL
+	e.nextACL++
+	e.put(TableMeta, appendMetaRecord(nil, metaNextACL, uint64(e.nextACL)))
+	e.put(TableACL, append(binary.BigEndian.AppendUint32([]byte{4}, id), list...))
+	e.aclNumbers.put(e.own, string(binary.BigEndian.AppendUint32(appendString(nil, stringOf(list)), id)))
+	e.countACL(id, 1)
+	return id
+}
+
+// countACL changes the number of nodes that have a list and drops the list with its last node.
+func (e *edit) countACL(id uint32, by int64) {
+	if id < aclFirst {
+		return
+	}
+	rec := binary.BigEndian.AppendUint32([]byte{4}, id)
+	uses := by
+	if old, ok := e.aclUses.get(stringOf(rec[1:])); ok {
+		uses += int64(binary.BigEndian.Uint64(bytesOf(recValue(old))))
+	}
+	if uses > 0 {
+		e.aclUses.put(e.own, string(binary.BigEndian.AppendUint64(rec, uint64(uses))))
+		return
+	}
+	e.aclUses.delete(e.own, stringOf(rec[1:]))
+	if old, ok := e.drop(TableACL, stringOf(rec[1:])); ok {
+		e.aclNumbers.delete(e.own, recValue(old))
+	}
+}
+
+// removeNode removes the node of path, which must exist and have no children, and everything that hangs on it.
+func (e *edit) removeNode(path string, z Zxid) bool {
+	var buf keyBuffer
+	key := stringOf(appendKey(buf[:0], path))
+	var n node
+	if !e.node(path, &n) {
+		return false
+	}
+	if n.parent {
+		if e.family(path, &n).children != 0 {
+			return false
+		}
+		e.drop(TableChildren, key)
+	}
+	e.drop(TableNode, key)
+	e.dataBytes -= int64(len(path) + len(n.data))
+	e.countACL(n.acl, -1)
+	if id := n.owner.Ephemeral(); id != 0 {
+		e.dropEphemeral(id, key)
+	}
+	return e.touchParent(parentOf(path), z, func(f *family) { f.children-- })
+}
+
+// setLevels replaces the active versions.
+func (e *edit) setLevels(l Levels) {
+	e.levels = l
+	e.put(TableMeta, appendMetaRecord(nil, metaLevels, uint64(l.Protocol), uint64(l.Format)))
+}
+
+// builtins are the nodes of a fresh tree, parents first.
+var builtins = []struct {
+	path     string
+	node     node
+	children int32
+}{
+	{RootPath, node{acl: aclOpen, parent: true}, 1},
+	{ZookeeperPath, node{acl: aclOpen, parent: true}, 2},
+	{ConfigPath, node{acl: aclReadOnly, aversion: -1}, 0},
+	{QuotaPath, node{acl: aclOpen}, 0},
+}
+
+// NewView returns the state before any transaction: ZooKeeper's built-in nodes, no sessions, levels 0. All fresh
+// views are equal. The built-in children were never counted as created, as in ZooKeeper, where the root therefore
+// shows cversion -1.
+func NewView() *View {
+	e := edit{own: new(owner)}
+	e.chain = ChainSeed()
+	e.nextACL = aclFirst
+	for i := range builtins {
+		b := builtins[i]
+		e.putNode(b.path, &b.node)
+		if b.children > 0 {
+			e.putFamily(b.path, family{children: b.children})
+		}
+	}
+	e.put(TableMeta, appendMetaRecord(nil, metaFormat, RecordFormat))
+	e.put(TableMeta, appendMetaRecord(nil, metaNextACL, uint64(e.nextACL)))
+	e.setLevels(Levels{})
+	return e.freeze()
+}

@@ -1,0 +1,188 @@
+package kv
+
+import (
+	"math/bits"
+	"sync/atomic"
+)
+
+// Tree holds the current View and the watches on it. One goroutine, the applier, calls Apply and Reset;
+// everything else may be called from any goroutine and never waits for a transaction to be carried out, only for
+// the moment in which its events are queued.
+type Tree struct {
+	view    atomic.Pointer[View]
+	stripes [stripeCount]stripe
+
+	work    applier  // owned by the applier, like all below
+	wanted  []wanted // outcomes to hand out after the batch is visible
+	results []OpResult
+}
+
+// wanted is a transaction whose outcome the sink asked for.
+type wanted struct {
+	zxid        Zxid
+	header      TxnHeader
+	result      OpResult
+	first, last int // its part of Tree.results
+	view        *View
+}
+
+// Sink follows what is applied. Both methods are called by Apply on the applier's goroutine and must not block.
+type Sink interface {
+	// Begin is called before a transaction is carried out. want asks for Done; wantView asks for the view right
+	// after this transaction. h is valid during the call.
+	Begin(z Zxid, h *TxnHeader) (want, wantView bool)
+	// Done is called after the batch has become visible and its events have been queued, in zxid order, for the
+	// transactions that were wanted. v is nil unless wanted. h and r are valid during the call; r.Path aliases the
+	// entry's payload.
+	Done(z Zxid, h *TxnHeader, r *Result, v *View)
+}
+
+// NewTree returns a tree that shows v. A nil v means a fresh view.
+func NewTree(v *View) *Tree {
+	if v == nil {
+		v = NewView()
+	}
+	t := new(Tree)
+	for i := range t.stripes {
+		t.stripes[i].init()
+	}
+	t.view.Store(v)
+	return t
+}
+
+// View returns the current view. It never blocks.
+func (t *Tree) View() *View { return t.view.Load() }
+
+// Apply carries out a batch of committed entries that directly follow the current view, and makes it visible as
+// a whole: events are queued first, then readers see the new view, then the sink gets the outcomes. The entries'
+// payloads must not be written to as long as the sink may keep parts of them; the tree keeps none. sink may be
+// nil. An error matches ErrBrokenPromise; nothing of the batch is visible then, and the member must stop.
+func (t *Tree) Apply(entries []Entry, sink Sink) error {
+	if len(entries) == 0 {
+		return nil
+	}
+	a := &t.work
+	a.begin(t.view.Load())
+	defer t.endBatch()
+	for i := range entries {
+		if err := t.applyEntry(&entries[i], sink); err != nil {
+			return err
+		}
+	}
+	t.publish(a.freeze(), a.changes)
+	if sink == nil {
+		return nil
+	}
+	for i := range t.wanted {
+		w := &t.wanted[i]
+		sink.Done(w.zxid, &w.header, &Result{w.result, t.results[w.first:w.last]}, w.view)
+	}
+	return nil
+}
+
+func (t *Tree) applyEntry(en *Entry, sink Sink) error {
+	a := &t.work
+	if !en.Zxid.Follows(a.zxid) {
+		return broken(en.Zxid, "does not follow %v", a.zxid)
+	}
+	if want := ChainDigest(a.chain, en.Zxid, en.Payload); want != en.Chain {
+		return broken(en.Zxid, "history digest %#x, expected %#x", en.Chain, want)
+	}
+	r := reader{buf: en.Payload}
+	var w wanted
+	if err := r.txnHeader(&w.header); err != nil {
+		return broken(en.Zxid, "%w", err)
+	}
+	want, wantView := false, false
+	if sink != nil {
+		want, wantView = sink.Begin(en.Zxid, &w.header)
+	}
+	if !want {
+		return a.apply(en, &w.header, &r, nil)
+	}
+	res := Result{Ops: t.results[len(t.results):]}
+	if err := a.apply(en, &w.header, &r, &res); err != nil {
+		return err
+	}
+	w.zxid, w.result = en.Zxid, res.OpResult
+	w.first = len(t.results)
+	t.results = append(t.results, res.Ops...)
+	w.last = len(t.results)
+	if wantView {
+		w.view = a.freeze()
+	}
+	t.wanted = append(t.wanted, w)
+	return nil
+}
+
+// Bounds of what is kept between batches: an unusually large one must not hold its memory for ever.
+const keptPerBatch = 4096
+
+// endBatch drops what belongs to the batch.
+func (t *Tree) endBatch() {
+	t.wanted = recycle(t.wanted)
+	t.results = recycle(t.results)
+	t.work.changes = recycle(t.work.changes)
+	if cap(t.work.scratch) > 1<<16 {
+		t.work.scratch = nil
+	}
+	t.work.state = state{}
+	t.work.op = TxnOp{}
+}
+
+func recycle[E any](s []E) []E {
+	if cap(s) > keptPerBatch {
+		return nil
+	}
+	clear(s)
+	return s[:0]
+}
+
+// publish queues the events of the changes and makes v the current view, as one step for everybody who sets a
+// watch on a touched path.
+//
+// The stripes of all touched paths are locked, in order, from before the first event until after the new view is
+// stored. A read that sets a watch loads the view and registers under the stripe of its path, so it either
+// registers before and gets the event, or sees the new view. A plain read takes no lock: it sees the new view only
+// after all of its events are queued. (Tempting: skip stripes without watches. A watch could then be registered
+// between the look and the store; closing that hole costs as much as the uncontended lock.)
+func (t *Tree) publish(v *View, changes []change) {
+	var touched stripeSet
+	for i := range changes {
+		touched.add(stripeOf(changes[i].path))
+		if changes[i].kind != dataChanged {
+			touched.add(stripeOf(parentOf(changes[i].path)))
+		}
+	}
+	for word, set := range touched {
+		for ; set != 0; set &= set - 1 {
+			t.stripes[word<<6+bits.TrailingZeros64(set)].mu.Lock()
+		}
+	}
+	for i := range changes {
+		t.fireLocked(&changes[i])
+	}
+	t.view.Store(v)
+	for word, set := range touched {
+		for ; set != 0; set &= set - 1 {
+			t.stripes[word<<6+bits.TrailingZeros64(set)].mu.Unlock()
+		}
+	}
+}
+
+// Reset replaces the view by one that did not come from applying to the present one, such as an installed
+// snapshot. Watches stay; those whose node differs between the two views fire, as WatchAt describes it. Only the
+// applier calls it.
+func (t *Tree) Reset(v *View) {
+	for i := range t.stripes {
+		t.stripes[i].mu.Lock()
+	}
+	old := t.view.Load()
+	for i := range t.stripes {
+		t.stripes[i].fireDifferencesLocked(old, v)
+	}
+	t.view.Store(v)
+	for i := range t.stripes {
+		t.stripes[i].mu.Unlock()
+	}
+}
