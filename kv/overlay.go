@@ -34,6 +34,7 @@ type pendingNode struct {
 type pendingSession struct {
 	zxid Zxid
 	open bool
+	made *Session // by the transaction that makes it, if that is not applied yet
 	// created are the paths of ephemeral nodes prepared for the session, oldest first; some may be gone again.
 	created []string
 }
@@ -170,7 +171,7 @@ func (o *overlay) rollback(z Zxid) {
 		case u.session != 0:
 			s := o.sessions[u.session]
 			clear(s.created[u.created:])
-			s.open, s.zxid, s.created = u.was.open, u.was.zxid, s.created[:u.created]
+			s.open, s.zxid, s.made, s.created = u.was.open, u.was.zxid, u.was.made, s.created[:u.created]
 		case u.node.zxid == 0:
 			delete(o.nodes, u.path)
 		default:

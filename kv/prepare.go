@@ -42,11 +42,7 @@ func (p *Preparer) InFlight() int { return len(p.marks) - p.head }
 // until the transaction is applied, so they must be immutable strings of their own.
 func (p *Preparer) Prepare(dst []byte, z Zxid, h TxnHeader, r *Request) []byte {
 	p.cur = p.view()
-	if z <= p.last || z <= p.cur.zxid {
-		panic(fmt.Sprintf("kv: prepare zxid %v, last prepared %v, applied %v", z, p.last, p.cur.zxid))
-	}
-	p.trim(p.cur.zxid)
-	p.last, p.undoable = z, true
+	p.enter(p.cur, z)
 	h.Session, h.Kind, h.Err = r.Session, r.Op, CodeOK
 	start := len(dst)
 	dst = appendTxnHeader(dst, &h)
@@ -69,6 +65,46 @@ func (p *Preparer) Prepare(dst []byte, z Zxid, h TxnHeader, r *Request) []byte {
 	}
 	p.cur = nil
 	return dst
+}
+
+// PrepareError appends the payload of a transaction that changes nothing and tells the origin why its request was
+// refused: one that could not be decoded, or whose session has moved. h.Session and h.Kind are the caller's. z is
+// as in Prepare.
+func (p *Preparer) PrepareError(dst []byte, z Zxid, h TxnHeader, code Code) []byte {
+	if code == CodeOK {
+		panic("kv: prepare an error without a code")
+	}
+	v := p.view()
+	p.enter(v, z)
+	h.Err = code
+	dst = appendTxnHeader(dst, &h)
+	if h.Kind == OpMulti {
+		dst = appendRefusedMulti(dst, 0, -1)
+	}
+	return dst
+}
+
+// enter begins the transaction z against the view v.
+func (p *Preparer) enter(v *View, z Zxid) {
+	if z <= p.last || z <= v.zxid {
+		panic(fmt.Sprintf("kv: prepare zxid %v, last prepared %v, applied %v", z, p.last, v.zxid))
+	}
+	p.trim(v.zxid)
+	p.last, p.undoable = z, true
+}
+
+// Session returns a session as it will be when everything in flight is applied.
+func (p *Preparer) Session(id SessionID) (Session, bool) {
+	v := p.view()
+	if s := p.sessions[id]; s != nil && s.zxid > v.zxid {
+		if !s.open {
+			return Session{}, false
+		}
+		if s.made != nil {
+			return *s.made, true
+		}
+	}
+	return v.Session(id)
 }
 
 // Undo takes back the last Prepare, whose transaction was not proposed after all. It must come before the next
@@ -363,6 +399,7 @@ func (p *Preparer) createSession(dst []byte, z Zxid, r *Request) ([]byte, Code) 
 		return dst, CodeSystemError
 	}
 	p.setSession(r.Session, true, z)
+	p.sessions[r.Session].made = &Session{r.Session, r.Timeout, r.Password}
 	o := TxnOp{Op: OpCreateSession, Timeout: r.Timeout, Passwd: r.Password}
 	return appendTxnOp(dst, &o), CodeOK
 }
