@@ -1,0 +1,247 @@
+package wal
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// health is the one place that says whether the disk may still be believed. The first failed write kills
+// it; nothing revives it.
+//
+// Why not leave this to Pebble: a failed sstable write is retried in the background, a failed MANIFEST
+// write calls Logger.Fatalf, a failed WAL write panics or is reported by SyncWait, depending on where it
+// happens. The fence below every one of these sees the failed system call first.
+type health struct {
+	mu     sync.Mutex
+	err    error
+	dead   chan struct{} // closed with err set
+	onFail func(error)   // called once, on the goroutine that saw the failure
+}
+
+func newHealth() *health { return &health{dead: make(chan struct{})} }
+
+// fail marks the disk dead. Only the first call has an effect.
+func (h *health) fail(cause error) error {
+	h.mu.Lock()
+	if h.err != nil {
+		err := h.err
+		h.mu.Unlock()
+		return err
+	}
+	h.err = fmt.Errorf("%w: %w", ErrDead, cause)
+	err, onFail := h.err, h.onFail
+	close(h.dead)
+	h.mu.Unlock()
+	if onFail != nil {
+		onFail(err)
+	}
+	return err
+}
+
+func (h *health) failure() error {
+	select {
+	case <-h.dead:
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return h.err
+	default:
+		return nil
+	}
+}
+
+// fence is the file system that Pebble and the small files see. Any failed write, sync, create, rename or
+// remove kills health; once it is dead no write reaches the disk any more. So an abandoned Pebble handle,
+// whose goroutines may still run, cannot touch a directory that was opened anew.
+type fence struct {
+	vfs.FS
+	health *health
+	noSync bool // UnsafeNoSync: every sync reports success and does nothing
+
+	lockMu sync.Mutex
+	locks  []*fenceLock
+}
+
+// fenceLock is a lock file that can be released from outside when its holder is abandoned.
+type fenceLock struct {
+	io.Closer
+	once sync.Once
+	err  error
+}
+
+func (k *fenceLock) Close() error {
+	k.once.Do(func() { k.err = k.Closer.Close() })
+	return k.err
+}
+
+func (f *fence) Lock(name string) (io.Closer, error) {
+	c, err := f.FS.Lock(name)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", ErrLocked, name, err)
+	}
+	k := &fenceLock{Closer: c}
+	f.lockMu.Lock()
+	defer f.lockMu.Unlock()
+	f.locks = append(f.locks, k)
+	return k, nil
+}
+
+// releaseLocks closes every lock that was taken through the fence, whoever believes to hold it.
+func (f *fence) releaseLocks() error {
+	f.lockMu.Lock()
+	defer f.lockMu.Unlock()
+	var err error
+	for _, k := range f.locks {
+		err = errors.Join(err, k.Close())
+	}
+	f.locks = nil
+	return err
+}
+
+// check passes a result through and kills health if it is a failure.
+func (f *fence) check(op, name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return f.health.fail(fmt.Errorf("%s %s: %w", op, name, err))
+}
+
+func (f *fence) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	if err := f.health.failure(); err != nil {
+		return nil, err
+	}
+	file, err := f.FS.Create(name, c)
+	if err != nil {
+		return nil, f.check("create", name, err)
+	}
+	return &fenceFile{File: file, fence: f, name: name}, nil
+}
+
+func (f *fence) OpenReadWrite(name string, c vfs.DiskWriteCategory, o ...vfs.OpenOption) (vfs.File, error) {
+	if err := f.health.failure(); err != nil {
+		return nil, err
+	}
+	file, err := f.FS.OpenReadWrite(name, c, o...)
+	if err != nil {
+		return nil, f.check("open for writing", name, err)
+	}
+	return &fenceFile{File: file, fence: f, name: name}, nil
+}
+
+func (f *fence) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	if err := f.health.failure(); err != nil {
+		return nil, err
+	}
+	file, err := f.FS.ReuseForWrite(oldname, newname, c)
+	if err != nil {
+		return nil, f.check("reuse", newname, err)
+	}
+	return &fenceFile{File: file, fence: f, name: newname}, nil
+}
+
+func (f *fence) OpenDir(name string) (vfs.File, error) {
+	file, err := f.FS.OpenDir(name)
+	if err != nil {
+		return nil, err
+	}
+	return &fenceFile{File: file, fence: f, name: name}, nil
+}
+
+func (f *fence) Link(oldname, newname string) error {
+	if err := f.health.failure(); err != nil {
+		return err
+	}
+	return f.check("link", newname, f.FS.Link(oldname, newname))
+}
+
+func (f *fence) Rename(oldname, newname string) error {
+	if err := f.health.failure(); err != nil {
+		return err
+	}
+	return f.check("rename", newname, f.FS.Rename(oldname, newname))
+}
+
+func (f *fence) Remove(name string) error {
+	if err := f.health.failure(); err != nil {
+		return err
+	}
+	err := f.FS.Remove(name)
+	if isNotExist(err) {
+		return err
+	}
+	return f.check("remove", name, err)
+}
+
+func (f *fence) RemoveAll(name string) error {
+	if err := f.health.failure(); err != nil {
+		return err
+	}
+	return f.check("remove", name, f.FS.RemoveAll(name))
+}
+
+func (f *fence) MkdirAll(dir string, perm os.FileMode) error {
+	if err := f.health.failure(); err != nil {
+		return err
+	}
+	return f.check("create directory", dir, f.FS.MkdirAll(dir, perm))
+}
+
+func (f *fence) Unwrap() vfs.FS { return f.FS }
+
+// fenceFile is a file opened for writing, or a directory opened for syncing.
+type fenceFile struct {
+	vfs.File
+	fence *fence
+	name  string
+}
+
+func (f *fenceFile) Write(p []byte) (int, error) {
+	if err := f.fence.health.failure(); err != nil {
+		return 0, err
+	}
+	n, err := f.File.Write(p)
+	if err == nil && n < len(p) {
+		err = io.ErrShortWrite
+	}
+	return n, f.fence.check("write", f.name, err)
+}
+
+func (f *fenceFile) WriteAt(p []byte, off int64) (int, error) {
+	if err := f.fence.health.failure(); err != nil {
+		return 0, err
+	}
+	n, err := f.File.WriteAt(p, off)
+	if err == nil && n < len(p) {
+		err = io.ErrShortWrite
+	}
+	return n, f.fence.check("write", f.name, err)
+}
+
+func (f *fenceFile) Sync() error {
+	if err := f.fence.health.failure(); err != nil || f.fence.noSync {
+		return err
+	}
+	return f.fence.check("sync", f.name, f.File.Sync())
+}
+
+func (f *fenceFile) SyncData() error {
+	if err := f.fence.health.failure(); err != nil || f.fence.noSync {
+		return err
+	}
+	return f.fence.check("sync", f.name, f.File.SyncData())
+}
+
+func (f *fenceFile) SyncTo(length int64) (bool, error) {
+	if err := f.fence.health.failure(); err != nil || f.fence.noSync {
+		return false, err
+	}
+	full, err := f.File.SyncTo(length)
+	return full, f.fence.check("sync", f.name, err)
+}
+
+func isNotExist(err error) bool { return err != nil && errors.Is(err, fs.ErrNotExist) }

@@ -1,0 +1,263 @@
+package wal
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// The names of the small files. Part of the format.
+const (
+	identityName  = "identity"
+	lockName      = "lock"
+	watermarkName = "ack-watermark"
+)
+
+// Log is one member's log. All methods are safe for concurrent use.
+//
+// Goroutines: the writer executes the queue; the syncer syncs the ack watermark once a second; the purger
+// flushes after a purge. Close waits for all three, unless the log is dead: then the writer may hang in
+// Pebble and is abandoned with it.
+type Log struct {
+	opts         Options
+	fs           *fence
+	identityPath string
+
+	// storeMu guards the life of db: readers hold it shared, Close and replaceDamaged exclusively.
+	storeMu sync.RWMutex
+	db      *pebble.DB // nil while damaged
+
+	// completeMu makes completions and the failure exclusive: after the failure no success is reported.
+	// Lock order: completeMu before mu.
+	completeMu sync.Mutex
+
+	mu       sync.Mutex
+	markFile vfs.File // the open ack watermark, for the syncer
+	queue    []queued
+	inflight []queued // handed to the writer, not completed
+	closing  bool
+	closed   bool
+	done     durable // as of the last completed write
+	index    index
+	stats    Stats
+	wake     chan struct{} // capacity 1: there is something to do
+
+	// Owned by the writer (and by Open before it starts).
+	cur       durable // as of the last write put into a batch
+	watermark *watermark
+	damaged   bool
+	// metaDirty: the meta record differs from the stored one for a reason other than a write of the caller.
+	metaDirty bool
+	// identityStale: the identity file must be written again when this member becomes trusted.
+	identityStale bool
+	spare         []queued
+	group         []pendingEntry
+
+	stop       chan struct{} // closed by Close: ends syncer and purger
+	markDirty  chan struct{} // capacity 1: the watermark was written
+	purge      chan struct{} // capacity 1: something was dropped
+	writerDone chan struct{}
+	helpers    sync.WaitGroup
+	epoch      time.Time // base of monotonic times
+}
+
+// queued is a write and when it was submitted.
+type queued struct {
+	w  Write
+	at time.Duration
+}
+
+// Open opens the log in dir, creating it if there is none. It fails only if the caller can do something
+// about it (directory in use, newer format, I/O errors); whatever the directory may hold or miss is reported
+// in State.Suspect and Report instead. On success the caller must Close the Log.
+func Open(dir string, o Options) (*Log, Report, error) {
+	o.ensureDefaults(dir)
+	h := newHealth()
+	fs := &fence{FS: o.FS, health: h, noSync: o.UnsafeNoSync}
+	if err := fs.MkdirAll(dir, 0o755); err != nil {
+		return nil, Report{}, fmt.Errorf("wal: %w", err)
+	}
+	if err := fs.MkdirAll(fs.PathDir(o.LogDir), 0o755); err != nil {
+		return nil, Report{}, fmt.Errorf("wal: %w", err)
+	}
+	if _, err := fs.Lock(fs.PathJoin(dir, lockName)); err != nil {
+		return nil, Report{}, err
+	}
+	l := &Log{
+		opts: o, fs: fs, identityPath: fs.PathJoin(dir, identityName),
+		wake: make(chan struct{}, 1), stop: make(chan struct{}), markDirty: make(chan struct{}, 1),
+		purge: make(chan struct{}, 1), writerDone: make(chan struct{}), epoch: time.Now(),
+	}
+	r, err := l.recover()
+	if err != nil {
+		if l.watermark != nil {
+			err = errors.Join(err, l.watermark.file.Close())
+		}
+		if l.db != nil {
+			err = errors.Join(err, closeStore(h, l.db))
+		}
+		return nil, r, fmt.Errorf("wal: open %s: %w", dir, errors.Join(err, fs.releaseLocks()))
+	}
+	l.done = l.cur
+	h.mu.Lock()
+	h.onFail = l.failed
+	h.mu.Unlock()
+	go l.write()
+	l.helpers.Go(l.syncWatermark)
+	l.helpers.Go(l.flushPurged)
+	return l, r, nil
+}
+
+// Submit queues a write. It never blocks; the caller bounds what is outstanding. The log takes ownership of
+// the slices in w until the write is completed. After Close or a failure the write is not executed: only its
+// Done hears of it, at once, on this goroutine (Completed was told of the failure when it happened).
+func (l *Log) Submit(w Write) {
+	now := time.Since(l.epoch)
+	l.mu.Lock()
+	err := l.fs.health.failure()
+	if err == nil && l.closing {
+		err = ErrClosed
+	}
+	if err != nil {
+		l.mu.Unlock()
+		if w.Done != nil {
+			w.Done(err)
+		}
+		return
+	}
+	l.queue = append(l.queue, queued{w, now})
+	l.mu.Unlock()
+	signal(l.wake)
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// State returns the durable state as of the last completed write. Points must not be modified.
+func (l *Log) State() State {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.done.state()
+}
+
+// OldestWrite returns the age of the oldest submitted and not completed write, 0 if there is none.
+func (l *Log) OldestWrite() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	q := l.inflight
+	if len(q) == 0 {
+		q = l.queue
+	}
+	if len(q) == 0 {
+		return 0
+	}
+	return time.Since(l.epoch) - q[0].at
+}
+
+// Stats counts what the log did since Open.
+type Stats struct {
+	Batches  int64 // synced batches
+	Writes   int64
+	Entries  int64
+	Bytes    int64         // stored bytes of the entries
+	SyncTime time.Duration // time spent waiting for syncs
+	Queued   int           // writes submitted and not completed
+}
+
+// Stats returns the counters.
+func (l *Log) Stats() Stats {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.stats
+	s.Queued = len(l.queue) + len(l.inflight)
+	return s
+}
+
+// Err returns why the log is dead, or nil. It matches ErrDead.
+func (l *Log) Err() error { return l.fs.health.failure() }
+
+// Dead is closed when the log dies.
+func (l *Log) Dead() <-chan struct{} { return l.fs.health.dead }
+
+// failed runs once, on the goroutine that saw the first failed write, which may hold Pebble's locks: it must
+// not touch the store. Every waiting write fails; no later success is reported.
+func (l *Log) failed(err error) {
+	l.completeMu.Lock()
+	defer l.completeMu.Unlock()
+	l.mu.Lock()
+	waiting := slices.Concat(l.inflight, l.queue)
+	l.inflight, l.queue = nil, nil
+	l.mu.Unlock()
+	var seq uint64
+	for i := range waiting {
+		if waiting[i].w.Done != nil {
+			waiting[i].w.Done(err)
+		}
+		seq = max(seq, waiting[i].w.Seq)
+	}
+	l.opts.Logger.Error("log is dead", "error", err)
+	l.opts.Completed(Completion{Seq: seq, Err: err})
+}
+
+// Close executes what was submitted, syncs the ack watermark and releases the directory. A dead log is
+// abandoned: its directory is released and its memory is not. Close returns the failure in that case.
+func (l *Log) Close() error {
+	l.mu.Lock()
+	if l.closing {
+		l.mu.Unlock()
+		return ErrClosed
+	}
+	l.closing = true
+	l.mu.Unlock()
+	signal(l.wake)
+	select {
+	case <-l.writerDone:
+	case <-l.fs.health.dead:
+	}
+	close(l.stop)
+	if err := l.Err(); err != nil {
+		l.mu.Lock()
+		l.closed = true
+		l.mu.Unlock()
+		// Nobody waits for goroutines that may hang in Pebble.
+		return errors.Join(err, l.fs.releaseLocks())
+	}
+	l.helpers.Wait()
+	l.mu.Lock()
+	l.closed = true
+	l.mu.Unlock()
+	l.storeMu.Lock()
+	defer l.storeMu.Unlock()
+	var err error
+	if l.watermark != nil {
+		err = errors.Join(l.watermark.file.SyncData(), l.watermark.file.Close())
+	}
+	if l.db != nil {
+		err = errors.Join(err, closeStore(l.fs.health, l.db))
+		l.db = nil
+	}
+	return errors.Join(err, l.fs.releaseLocks())
+}
+
+// setStore makes db and wm (each may be nil) the ones in use.
+func (l *Log) setStore(db *pebble.DB, wm *watermark) {
+	l.storeMu.Lock()
+	l.db = db
+	l.storeMu.Unlock()
+	l.watermark = wm
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.markFile = nil
+	if wm != nil {
+		l.markFile = wm.file
+	}
+}

@@ -1,0 +1,219 @@
+package wal
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"syscall"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/sstable"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"kvd/kv"
+)
+
+// The key space of the store. Part of the format. The meta record sorts before the entries.
+const (
+	metaKey        = "\x01meta"
+	entryPrefix    = 0x02
+	entryPrefixEnd = 0x03
+	entryKeyBytes  = 1 + 8
+)
+
+// appendEntryKey appends the key of the group that begins with z.
+func appendEntryKey(dst []byte, z kv.Zxid) []byte {
+	return binary.BigEndian.AppendUint64(append(dst, entryPrefix), uint64(z))
+}
+
+func entryKey(z kv.Zxid) []byte { return appendEntryKey(make([]byte, 0, entryKeyBytes), z) }
+
+func entryKeyZxid(k []byte) (kv.Zxid, error) {
+	if len(k) != entryKeyBytes || k[0] != entryPrefix {
+		return 0, fmt.Errorf("%w: unknown key %x", ErrDamaged, k)
+	}
+	return kv.Zxid(binary.BigEndian.Uint64(k[1:])), nil
+}
+
+// openStore opens the Pebble directory dir, which exists. Pebble runs on a goroutine of its own because a
+// failure during Open may end in Logger.Fatalf, which here never returns.
+func openStore(fs *fence, dir string, o *Options) (db *pebble.DB, err error) {
+	err = guard(fs.health, func() (err error) {
+		db, err = pebble.Open(dir, pebbleOptions(fs, o))
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return db, nil
+}
+
+// guard runs f on a goroutine and returns its error, a panic of it as an error, or the failure that killed
+// the disk, whichever comes first. In the last case the goroutine is abandoned.
+func guard(h *health, f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		defer func() {
+			if p := recover(); p != nil {
+				done <- fmt.Errorf("%w: pebble panicked: %v", ErrDamaged, p)
+			}
+		}()
+		done <- f()
+	}()
+	select {
+	case err := <-done:
+		if dead := h.failure(); dead != nil {
+			return dead
+		}
+		return err
+	case <-h.dead:
+		return h.failure()
+	}
+}
+
+// closeStore closes db. A dead one cannot be closed (its goroutines may hang or panic): it is abandoned, and
+// the fence keeps it from the disk.
+func closeStore(h *health, db *pebble.DB) error {
+	if err := h.failure(); err != nil {
+		return err
+	}
+	return guard(h, db.Close)
+}
+
+// pebbleOptions suit a log: keys arrive in order and are read in order, values are large, old data goes by
+// range. Flushed tables do not overlap, so compactions are moves; nothing is compressed, because the log is
+// purged before the space would pay for the CPU.
+func pebbleOptions(fs *fence, o *Options) *pebble.Options {
+	p := &pebble.Options{
+		FS:                          fs,
+		FormatMajorVersion:          pebble.FormatNewest,
+		CacheSize:                   o.CacheBytes,
+		MemTableSize:                o.MemTableBytes,
+		MemTableStopWritesThreshold: 4,
+		L0CompactionThreshold:       4,
+		L0StopWritesThreshold:       64,
+		LBaseMaxBytes:               1 << 30,
+		MaxOpenFiles:                256,
+		MaxManifestFileSize:         8 << 20,
+		CompactionConcurrencyRange:  func() (int, int) { return 1, 1 },
+		Logger:                      &pebbleLogger{health: fs.health, log: o.Logger},
+	}
+	for i := range p.TargetFileSizes {
+		p.TargetFileSizes[i] = 16 << 20
+	}
+	for i := range p.Levels {
+		p.Levels[i].BlockSize = 64 << 10
+		p.Levels[i].Compression = func() *sstable.CompressionProfile { return sstable.NoCompression }
+	}
+	p.Experimental.ReadSamplingMultiplier = -1 // no compactions triggered by reads
+	p.EventListener = &pebble.EventListener{
+		// A flush or compaction that fails is retried by Pebble for ever. Here it is final: the cause is a failed
+		// write (the fence has seen it already) or a damaged table, and only a restart tells which and what to do.
+		BackgroundError: func(err error) {
+			if !errors.Is(err, pebble.ErrCancelledCompaction) {
+				_ = fs.health.fail(fmt.Errorf("pebble: background work: %w", err))
+			}
+		},
+	}
+	return p
+}
+
+// pebbleLogger turns Pebble's fatal errors into a dead store.
+type pebbleLogger struct {
+	health *health
+	log    *slog.Logger
+}
+
+func (*pebbleLogger) Infof(string, ...any) {}
+
+func (p *pebbleLogger) Errorf(format string, args ...any) {
+	p.log.Warn("pebble", "message", fmt.Sprintf(format, args...))
+}
+
+// Fatalf neither exits nor returns. Pebble calls it while it holds its locks and continues as if nothing had
+// happened when it returns: a batch whose WAL write failed would look committed, and after a failed MANIFEST
+// write it would go on to delete WALs. So the goroutine is parked for good, with its locks; everybody who waits
+// for the store has been told by fail, and the handle is abandoned.
+func (p *pebbleLogger) Fatalf(format string, args ...any) {
+	_ = p.health.fail(fmt.Errorf("pebble: "+strings.TrimPrefix(format, "pebble: "), args...))
+	select {}
+}
+
+// classify sorts an error of opening or reading the store: nil becomes nil; damage is something that a
+// fresh store and a sync from the others repairs; anything else is returned to the caller of Open, who can
+// do something about it (permissions, file descriptors, a full or broken disk, a newer program's data).
+func classify(err error) (damage, other error) {
+	var errno syscall.Errno
+	switch {
+	case err == nil:
+		return nil, nil
+	case errors.Is(err, ErrNewerFormat), errors.Is(err, ErrLocked), errors.Is(err, ErrDead):
+		return nil, err
+	case strings.Contains(err.Error(), "unknown format major version"):
+		return nil, fmt.Errorf("%w: %w", ErrNewerFormat, err)
+	case errors.Is(err, ErrDamaged), pebble.IsCorruptionError(err), isNotExist(err):
+		return err, nil
+	case errors.As(err, &errno):
+		return nil, err
+	default:
+		return err, nil
+	}
+}
+
+// storeExists reports whether dir was completely created (createStore renames it into place).
+func storeExists(fs vfs.FS, dir string) (bool, error) {
+	names, err := fs.List(dir)
+	if isNotExist(err) {
+		return false, nil
+	}
+	return err == nil && len(names) > 0, err
+}
+
+// createStore makes an empty store with its ack watermark at dir. It is built under another name and
+// renamed, so that a directory named dir is always complete: what is missing in it was lost.
+func createStore(fs *fence, dir string, o *Options) error {
+	tmp := dir + ".tmp"
+	if err := fs.RemoveAll(tmp); err != nil && !isNotExist(err) {
+		return err
+	}
+	if err := fs.MkdirAll(tmp, 0o755); err != nil {
+		return err
+	}
+	db, err := openStore(fs, tmp, o)
+	if err != nil {
+		return err
+	}
+	if err := closeStore(fs.health, db); err != nil {
+		return err
+	}
+	if err := createWatermark(fs, fs.PathJoin(tmp, watermarkName)); err != nil {
+		return err
+	}
+	if err := syncDir(fs, tmp); err != nil {
+		return err
+	}
+	if err := fs.Rename(tmp, dir); err != nil {
+		return err
+	}
+	return syncDir(fs, fs.PathDir(dir))
+}
+
+// moveAside renames dir to the first free name dir.damaged-N and returns that name.
+func moveAside(fs *fence, dir string) (string, error) {
+	for n := 1; ; n++ {
+		to := fmt.Sprintf("%s.damaged-%d", dir, n)
+		_, err := fs.Stat(to)
+		if err == nil {
+			continue
+		}
+		if !isNotExist(err) {
+			return "", err
+		}
+		if err := fs.Rename(dir, to); err != nil {
+			return "", err
+		}
+		return to, syncDir(fs, fs.PathDir(dir))
+	}
+}
