@@ -157,16 +157,21 @@ func (p *peer) dial() error {
 	return nil
 }
 
-// knock asks the larger id to dial.
+// knock asks the larger id to dial. What it says it has seen is taken before it dials, together with "there is no connection": one that
+// arrives meanwhile must not be taken for a lost one.
 func (p *peer) knock() error {
+	p.mu.Lock()
+	if p.conn != nil {
+		p.mu.Unlock()
+		return nil
+	}
+	h := hello{purpose: purposeKnock, to: p.id, nonce: p.t.nonce.Add(1), seenNonce: p.seenNonce, seenInstance: p.seenInstance}
+	p.mu.Unlock()
 	c, err := p.t.dial(p.t.ctx, joinHostPort(p.addr.Host, p.addr.ElectionPort))
 	if err != nil {
 		return err
 	}
 	defer p.t.drop(c)
-	p.mu.Lock()
-	h := hello{purpose: purposeKnock, to: p.id, nonce: p.t.nonce.Add(1), seenNonce: p.seenNonce, seenInstance: p.seenInstance}
-	p.mu.Unlock()
 	_, err = p.t.greet(c, h)
 	p.noteRefusal(err, c)
 	return err
