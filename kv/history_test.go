@@ -1,0 +1,385 @@
+package kv
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var seedFlag = flag.Uint64("seed", 0, "run only this seed of the random histories")
+
+// collector is a sink that wants everything and keeps copies.
+type collector struct {
+	wantView func(z Zxid) bool
+	zxids    []Zxid
+	results  []Result
+	views    map[Zxid]*View
+}
+
+func (c *collector) Begin(z Zxid, h *TxnHeader) (bool, bool) {
+	return true, c.wantView != nil && c.wantView(z)
+}
+
+func (c *collector) Done(z Zxid, h *TxnHeader, r *Result, v *View) {
+	c.zxids = append(c.zxids, z)
+	c.results = append(c.results, Result{r.OpResult, slices.Clone(r.Ops)})
+	if v != nil {
+		c.views[z] = v
+	}
+}
+
+// generator makes requests that often collide.
+type generator struct {
+	*rand.Rand
+	sessions []SessionID
+}
+
+var generatedNames = []string{"a", "b", "c", "é", "long-name-of-a-node"}
+
+func (g *generator) path() string {
+	if g.IntN(40) == 0 {
+		bad := []string{"", "abc", "/a/", "//", "/a//b", "/a/.", "/a/..", "/\x00", "/a\x00b", "/\x7f", "/\xff", "/😀", "/ ",
+			"/zookeeper", "/zookeeper/config", "/zookeeper/config/x", "/zookeeper/quota", "/zookeeper/quota/x", "a/b", "/…"}
+		return bad[g.IntN(len(bad))]
+	}
+	var b strings.Builder
+	for range 1 + g.IntN(3) {
+		b.WriteByte('/')
+		b.WriteString(generatedNames[g.IntN(len(generatedNames))])
+		if g.IntN(6) == 0 {
+			fmt.Fprintf(&b, "%010d", g.IntN(6))
+		}
+	}
+	return b.String()
+}
+
+func (g *generator) data() []byte {
+	switch g.IntN(8) {
+	case 0:
+		return nil
+	case 1:
+		return []byte{}
+	}
+	return bytes.Repeat([]byte{byte('a' + g.IntN(26))}, g.IntN(200))
+}
+
+func (g *generator) acl() []ACL {
+	switch g.IntN(12) {
+	case 0:
+		return nil
+	case 1:
+		return []ACL{{31, "world", "nobody"}}
+	case 2:
+		return []ACL{{1, "world", "anyone"}}
+	case 3, 4:
+		user := fmt.Sprintf("u%d:x", g.IntN(4))
+		return []ACL{{int32(g.IntN(32)), "digest", user}, {31, "world", "anyone"}, {31, "world", "anyone"}}
+	}
+	return []ACL{{31, "world", "anyone"}}
+}
+
+func (g *generator) version() int32 {
+	if g.IntN(3) > 0 {
+		return -1
+	}
+	return int32(g.IntN(4)) - 2
+}
+
+func (g *generator) op(ops ...Op) Request {
+	r := Request{Op: ops[g.IntN(len(ops))], Path: g.path(), Version: g.version()}
+	switch r.Op {
+	case OpCreate, OpCreate2:
+		r.Data, r.ACL = g.data(), g.acl()
+		r.Flags = int32(g.IntN(4))
+		if g.IntN(50) == 0 {
+			r.Flags = int32(g.IntN(10)) - 2
+		}
+	case OpSetData:
+		r.Data = g.data()
+	case OpSetACL:
+		r.ACL = g.acl()
+	}
+	return r
+}
+
+func (g *generator) request() Request {
+	id := g.sessions[g.IntN(len(g.sessions))]
+	var r Request
+	switch n := g.IntN(100); {
+	case n < 8:
+		return Request{Op: OpCreateSession, Session: id, Timeout: int32(g.IntN(1e5)), Password: [16]byte{byte(n), 7}}
+	case n < 12:
+		return Request{Op: OpCloseSession, Session: id}
+	case n < 13:
+		return Request{Op: OpSetLevels, Levels: Levels{uint32(g.IntN(5)), uint32(g.IntN(5))}}
+	case n < 14:
+		return Request{Op: OpSetConfig, Data: g.data(), Version: -1}
+	case n < 15:
+		r = g.op(OpCreateTTL, OpCheck, OpDeleteContainer)
+	case n < 35:
+		r.Op = OpMulti
+		for range g.IntN(5) {
+			r.Ops = append(r.Ops, g.op(OpCreate, OpCreate, OpCreate2, OpDelete, OpSetData, OpCheck, OpCheck))
+		}
+		if g.IntN(40) == 0 {
+			r.Ops = append(r.Ops, g.op(OpSetACL, OpMulti))
+		}
+	default:
+		r = g.op(OpCreate, OpCreate, OpCreate2, OpDelete, OpDelete, OpSetData, OpSetData, OpSetACL)
+	}
+	r.Session = id
+	if g.IntN(20) == 0 {
+		r.Session = 0
+	}
+	return r
+}
+
+// TestRandomHistoriesMatchTheModel prepares and applies random requests, several in flight at a time and applied
+// in batches of random sizes, and compares every outcome and the whole state with the naive model. At each batch
+// it also rebuilds the view from its records, patches the view of the batch before with Diff, and compares digests.
+func TestRandomHistoriesMatchTheModel(t *testing.T) {
+	seeds := []uint64{*seedFlag}
+	if *seedFlag == 0 {
+		seeds = seeds[:0]
+		n := uint64(150)
+		if testing.Short() {
+			n = 20
+		}
+		for s := range n {
+			seeds = append(seeds, s+1)
+		}
+	}
+	var codes [200]int
+	for _, seed := range seeds {
+		if !runHistory(t, seed, 250, &codes) {
+			t.Fatalf("replay: go test ./kv -run '^%s$' -seed=%d", t.Name(), seed)
+		}
+	}
+	if *seedFlag == 0 {
+		for _, c := range []Code{CodeOK, CodeNoNode, CodeNoAuth, CodeBadVersion, CodeNoChildrenForEphemerals, CodeNodeExists,
+			CodeNotEmpty, CodeSessionExpired, CodeInvalidACL, CodeBadArguments, CodeUnimplemented, CodeMarshallingError} {
+			if codes[-c] == 0 {
+				t.Errorf("no history had an outcome %v: the generator does not reach it", c)
+			}
+		}
+	}
+}
+
+func runHistory(t *testing.T, seed uint64, steps int, codes *[200]int) bool {
+	t.Helper()
+	g := &generator{rand.New(rand.NewPCG(seed, 1)), []SessionID{0x100000000000001, 0x200000000000002, 3, -0x1000000000000000}}
+	tree := NewTree(nil)
+	prep := NewPreparer(tree.View)
+	m := newModel()
+	z, chain := MakeZxid(1, 0), tree.View().Chain()
+	now := int64(1_700_000_000_000)
+	var queue []Entry
+	var want []Result
+	models := map[Zxid]*model{}
+	prev := tree.View()
+	for step := 0; step < steps; {
+		for range 1 + g.IntN(6) { // prepare some more
+			z++
+			now += int64(g.IntN(1000)) - 100 // a leader's clock may step back
+			r := g.request()
+			h := TxnHeader{Origin: uint8(g.IntN(4)), Request: g.Uint64(), Time: now}
+			if g.IntN(10) == 0 { // a proposal that was not taken
+				prep.Prepare(nil, z, h, &r)
+				prep.Undo()
+				r = g.request()
+			}
+			payload := prep.Prepare(nil, z, h, &r)
+			checkTxn(t, payload, h, &r)
+			chain = ChainDigest(chain, z, payload)
+			queue = append(queue, Entry{z, chain, payload})
+			res := m.do(z, now, &r)
+			want = append(want, res)
+			codes[-res.Code]++
+			for _, o := range res.Ops {
+				codes[-o.Code]++
+			}
+			models[z] = m.clone()
+			step++
+			if g.IntN(60) == 0 { // a new reign
+				z = MakeZxid(z.Epoch()+1, 0)
+			}
+		}
+		if n := g.IntN(len(queue) + 1); n > 0 {
+			sink := &collector{views: map[Zxid]*View{}, wantView: func(Zxid) bool { return g.IntN(5) == 0 }}
+			if err := tree.Apply(queue[:n], sink); err != nil {
+				t.Errorf("apply: %v", err)
+				return false
+			}
+			for i, got := range sink.results {
+				if sink.zxids[i] != queue[i].Zxid || !sameResult(got, want[i]) {
+					t.Errorf("zxid %v: got %+v, want %+v", queue[i].Zxid, got, want[i])
+					return false
+				}
+			}
+			sink.views[queue[n-1].Zxid] = tree.View()
+			for at := range sink.views {
+				if !matchesModel(t, sink.views[at], models[at]) {
+					return false
+				}
+			}
+			if !recordsRoundTrip(t, prev, tree.View()) {
+				return false
+			}
+			if g.IntN(4) == 0 {
+				prev = tree.View()
+			}
+			queue, want = queue[n:], want[n:]
+		}
+		if len(queue) > 0 && g.IntN(50) == 0 { // a new leader: what was in flight is lost
+			prep.Reset()
+			m = models[tree.View().Zxid()]
+			if m == nil {
+				m = newModel()
+			}
+			m = m.clone()
+			z, chain = MakeZxid(z.Epoch()+1, 0), tree.View().Chain()
+			queue, want = nil, nil
+		}
+	}
+	return true
+}
+
+func sameResult(a, b Result) bool {
+	return a.OpResult == b.OpResult && slices.Equal(a.Ops, b.Ops)
+}
+
+// checkTxn checks that a prepared payload decodes, says what was asked, and encodes to itself.
+func checkTxn(t *testing.T, payload []byte, h TxnHeader, r *Request) {
+	t.Helper()
+	txn, err := DecodeTxn(payload)
+	if err != nil {
+		t.Fatalf("decode: %v", err)
+	}
+	if again := AppendTxn(nil, txn); !bytes.Equal(again, payload) {
+		t.Fatalf("encodes to %x, was %x", again, payload)
+	}
+	got := txn.Header
+	if got.Origin != h.Origin || got.Request != h.Request || got.Time != h.Time || got.Kind != r.Op || got.Session != r.Session {
+		t.Fatalf("header %+v for %+v", got, h)
+	}
+}
+
+func matchesModel(t *testing.T, v *View, m *model) bool {
+	t.Helper()
+	if v.NodeCount() != len(m.nodes) || v.SessionCount() != len(m.sessions) || v.Levels() != m.levels {
+		t.Errorf("%v: %d nodes, %d sessions, %v; want %d, %d, %v", v.Zxid(), v.NodeCount(), v.SessionCount(), v.Levels(),
+			len(m.nodes), len(m.sessions), m.levels)
+		return false
+	}
+	bytesTotal := int64(0)
+	for path, n := range m.nodes {
+		bytesTotal += int64(len(path) + len(n.data))
+		data, stat, err := v.Get(path)
+		if err != nil || stat != m.stat(path) || !bytes.Equal(data, n.data) || (data == nil) != (n.data == nil) {
+			t.Errorf("%v: get %q: %q %+v %v; want %q %+v", v.Zxid(), path, data, stat, err, n.data, m.stat(path))
+			return false
+		}
+		names, _, _ := v.Children(path, []string{"kept"})
+		if !slices.Equal(names[1:], m.children(path)) || names[0] != "kept" {
+			t.Errorf("%v: children of %q: %q, want %q", v.Zxid(), path, names, m.children(path))
+			return false
+		}
+		if acl, _, err := v.ACL(path); err != nil || !reflect.DeepEqual(acl, n.acl) {
+			t.Errorf("%v: ACL of %q: %v %v, want %v", v.Zxid(), path, acl, err, n.acl)
+			return false
+		}
+	}
+	if v.DataBytes() != bytesTotal {
+		t.Errorf("%v: %d bytes, want %d", v.Zxid(), v.DataBytes(), bytesTotal)
+		return false
+	}
+	count := 0
+	for id, s := range m.sessions {
+		if got, ok := v.Session(id); !ok || got != s {
+			t.Errorf("%v: session %v: %+v %v, want %+v", v.Zxid(), id, got, ok, s)
+			return false
+		}
+		v.Ephemerals(id, func(path string) bool {
+			count++
+			if n := m.nodes[path]; n == nil || n.stat.EphemeralOwner != id {
+				t.Errorf("%v: %q is listed as an ephemeral of %v", v.Zxid(), path, id)
+			}
+			return true
+		})
+	}
+	for _, n := range m.nodes {
+		if n.stat.EphemeralOwner != 0 {
+			count--
+		}
+	}
+	if count != 0 || t.Failed() {
+		t.Errorf("%v: %d ephemerals too many", v.Zxid(), count)
+		return false
+	}
+	return true
+}
+
+// recordsRoundTrip checks that v can be built from its records, and from old's plus the difference.
+func recordsRoundTrip(t *testing.T, old, v *View) bool {
+	t.Helper()
+	full, delta := NewBuilder(), NewBuilder()
+	sum := uint64(0)
+	last := ""
+	err := v.Records(func(table uint8, key, value []byte) error {
+		if at := string(append([]byte{table}, key...)); at <= last {
+			return fmt.Errorf("record %q after %q", at, last)
+		} else {
+			last = at
+		}
+		sum += recordDigest(table, string(append(appendString(nil, string(key)), value...)))
+		return full.Add(table, key, value)
+	})
+	err = errors.Join(err, old.Records(delta.Add), v.Diff(old, func(table uint8, key, value []byte) error {
+		if value == nil {
+			return delta.Delete(table, key)
+		}
+		return delta.Add(table, key, value)
+	}))
+	if err != nil || sum != v.Digest() {
+		t.Errorf("%v: records: %v; digest %x, is %x", v.Zxid(), err, v.Digest(), sum)
+		return false
+	}
+	for _, b := range []*Builder{full, delta} {
+		w, err := b.Finish(v.Zxid(), v.Chain(), v.Digest())
+		if err != nil {
+			t.Errorf("%v: finish: %v", v.Zxid(), err)
+			return false
+		}
+		if !sameContent(t, w, v) {
+			return false
+		}
+	}
+	return true
+}
+
+// sameContent compares all tables, derived ones included.
+func sameContent(t *testing.T, a, b *View) bool {
+	t.Helper()
+	dump := func(v *View) (out []string) {
+		for _, tree := range []btree{v.nodes, v.families, v.sessions, v.acls, v.meta, v.ephemerals, v.aclNumbers, v.aclUses} {
+			n := 0
+			tree.ascend("", func(rec string) bool { out = append(out, rec); n++; return true })
+			if n != tree.size {
+				t.Errorf("tree of size %d has %d records", tree.size, n)
+			}
+		}
+		return out
+	}
+	same := slices.Equal(dump(a), dump(b)) && a.zxid == b.zxid && a.chain == b.chain && a.digest == b.digest &&
+		a.levels == b.levels && a.nextACL == b.nextACL && a.dataBytes == b.dataBytes
+	if !same {
+		t.Errorf("views at %v differ:\n%q\n%q", a.zxid, dump(a), dump(b))
+	}
+	return same
+}
