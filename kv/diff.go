@@ -9,7 +9,7 @@ import "unsafe"
 // present is never nil.
 func (v *View) Diff(old *View, yield func(table uint8, key, value []byte) error) error {
 	for table := TableNode; table <= TableMeta; table++ {
-		if err := diffTrees(*old.table(table), *v.table(table), table, yield); err != nil {
+		if _, err := diffTrees(*old.table(table), *v.table(table), table, yield); err != nil {
 			return err
 		}
 	}
@@ -62,17 +62,18 @@ func (c *cursor) enter(sub *bnode, height int) {
 	c.stack = append(c.stack, step{sub, 0, height})
 }
 
-func diffTrees(old, now btree, table uint8, yield func(table uint8, key, value []byte) error) error {
+// diffTrees compares two trees and returns how many subtrees and records it looked at.
+func diffTrees(old, now btree, table uint8, yield func(table uint8, key, value []byte) error) (looked int, _ error) {
 	a, b := newCursor(old), newCursor(now)
 	gone := func(rec string) error { return yield(table, bytesOf(recKey(rec)), nil) }
 	here := func(rec string) error { return yield(table, bytesOf(recKey(rec)), bytesOf(recValue(rec))) }
-	for {
+	for ; ; looked++ {
 		subA, heightA, recA, okA := a.next()
 		subB, heightB, recB, okB := b.next()
 		var err error
 		switch {
 		case !okA && !okB:
-			return nil
+			return looked, nil
 		case subA != nil && subA == subB:
 			a.skip()
 			b.skip()
@@ -97,7 +98,7 @@ func diffTrees(old, now btree, table uint8, yield func(table uint8, key, value [
 			}
 		}
 		if err != nil {
-			return err
+			return looked, err
 		}
 	}
 }

@@ -2,6 +2,7 @@ package kv
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -45,7 +46,7 @@ func (p *Preparer) Prepare(dst []byte, z Zxid, h TxnHeader, r *Request) []byte {
 	p.enter(p.cur, z)
 	h.Session, h.Kind, h.Err = r.Session, r.Op, CodeOK
 	start := len(dst)
-	dst = appendTxnHeader(dst, &h)
+	dst = appendTxnHeader(slices.Grow(dst, payloadSize(r)), &h)
 	var failed int
 	if r.Op == OpMulti {
 		dst, failed, h.Err = p.multi(dst, z, h.Time, r)
@@ -65,6 +66,18 @@ func (p *Preparer) Prepare(dst []byte, z Zxid, h TxnHeader, r *Request) []byte {
 	}
 	p.cur = nil
 	return dst
+}
+
+// payloadSize is a little more than what the transaction of r takes, so that a payload is allocated once.
+func payloadSize(r *Request) int {
+	n := 56 + len(r.Path) + len(r.Data) // header, lengths, versions, suffix
+	for i := range r.ACL {
+		n += 12 + len(r.ACL[i].Scheme) + len(r.ACL[i].ID)
+	}
+	for i := range r.Ops {
+		n += payloadSize(&r.Ops[i])
+	}
+	return n
 }
 
 // PrepareError appends the payload of a transaction that changes nothing and tells the origin why its request was

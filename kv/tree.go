@@ -15,6 +15,8 @@ type Tree struct {
 	work    applier  // owned by the applier, like all below
 	wanted  []wanted // outcomes to hand out after the batch is visible
 	results []OpResult
+	current wanted // the transaction being carried out, and its outcome
+	outcome Result
 }
 
 // wanted is a transaction whose outcome the sink asked for.
@@ -75,7 +77,8 @@ func (t *Tree) Apply(entries []Entry, sink Sink) error {
 	}
 	for i := range t.wanted {
 		w := &t.wanted[i]
-		sink.Done(w.zxid, &w.header, &Result{w.result, t.results[w.first:w.last]}, w.view)
+		t.outcome = Result{w.result, t.results[w.first:w.last:w.last]}
+		sink.Done(w.zxid, &w.header, &t.outcome, w.view)
 	}
 	return nil
 }
@@ -89,7 +92,8 @@ func (t *Tree) applyEntry(en *Entry, sink Sink) error {
 		return broken(en.Zxid, "history digest %#x, expected %#x", en.Chain, want)
 	}
 	r := reader{buf: en.Payload}
-	var w wanted
+	w := &t.current
+	*w = wanted{zxid: en.Zxid, first: len(t.results)}
 	if err := r.txnHeader(&w.header); err != nil {
 		return broken(en.Zxid, "%w", err)
 	}
@@ -100,18 +104,17 @@ func (t *Tree) applyEntry(en *Entry, sink Sink) error {
 	if !want {
 		return a.apply(en, &w.header, &r, nil)
 	}
-	res := Result{Ops: t.results[len(t.results):]}
-	if err := a.apply(en, &w.header, &r, &res); err != nil {
+	t.outcome = Result{Ops: t.results[w.first:]} // grows within the shared slice, or leaves it
+	if err := a.apply(en, &w.header, &r, &t.outcome); err != nil {
 		return err
 	}
-	w.zxid, w.result = en.Zxid, res.OpResult
-	w.first = len(t.results)
-	t.results = append(t.results, res.Ops...)
+	w.result = t.outcome.OpResult
+	t.results = append(t.results, t.outcome.Ops...)
 	w.last = len(t.results)
 	if wantView {
 		w.view = a.freeze()
 	}
-	t.wanted = append(t.wanted, w)
+	t.wanted = append(t.wanted, *w)
 	return nil
 }
 
@@ -126,6 +129,7 @@ func (t *Tree) endBatch() {
 	if cap(t.work.scratch) > 1<<16 {
 		t.work.scratch = nil
 	}
+	t.current, t.outcome = wanted{}, Result{}
 	t.work.state = state{}
 	t.work.op = TxnOp{}
 }
