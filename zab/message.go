@@ -157,11 +157,23 @@ type SyncReply struct {
 	Zxid kv.Zxid
 }
 
+// Received opens the sender's window while its history is still being streamed: everything up to Zxid has
+// been taken in. It is flow control only and proves nothing (an Ack would, and may not leave before NEWLEADER
+// is durable, P10).
+type Received struct {
+	Epoch kv.Epoch
+	Zxid  kv.Zxid
+}
+
 // Resign announces that the leader steps down on purpose; learners elect at once.
 type Resign struct{ Epoch kv.Epoch }
 
 // Refuse tells the other side why its link is being closed (version, membership), by name.
-type Refuse struct{ Reason string }
+type Refuse struct {
+	Reason string
+	// Retry: the sender does not lead at the moment; dialing again may help. Otherwise it will not.
+	Retry bool
+}
 
 func (*FollowerInfo) message() {}
 func (*LeaderInfo) message()   {}
@@ -183,5 +195,6 @@ func (*Request) message()      {}
 func (*Reply) message()        {}
 func (*SyncRequest) message()  {}
 func (*SyncReply) message()    {}
+func (*Received) message()     {}
 func (*Resign) message()       {}
 func (*Refuse) message()       {}

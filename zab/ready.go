@@ -16,6 +16,11 @@ const (
 	Observing
 )
 
+// String names the role in the protocol's words.
+func (r Role) String() string {
+	return [...]string{"looking", "following", "leading", "observing"}[r]
+}
+
 // Promise is a durable accepted epoch together with the incarnation it was promised to.
 type Promise struct {
 	Epoch kv.Epoch
@@ -136,6 +141,8 @@ type Ready struct {
 	Synced     []Synced
 	Inbound    []Inbound
 	Reports    []PeerReport
+	// SnapshotTurn: the leader's PING granted this learner leave to write its own snapshot now.
+	SnapshotTurn bool
 	// Role is set when the role or its stage changed.
 	Role   *RoleChange
 	Events []Event // for logs, counters and golden files
@@ -164,6 +171,11 @@ const (
 	Synchronization
 	Broadcast // leader: established; learner: UPTODATE received
 )
+
+// String names the stage in the protocol's words.
+func (s Stage) String() string {
+	return [...]string{"discovery", "synchronization", "broadcast"}[s]
+}
 
 // RoleChange reports a new role or stage. A change to Looking starts an election.
 type RoleChange struct {

@@ -1,0 +1,29 @@
+package zab
+
+// Mutations are deliberate mistakes, switched on by tests only. Each one breaks a rule that a checker must
+// notice; a checker that stays silent under one of them proves nothing (zab-rules d, mutation list).
+type Mutations struct {
+	// AckBeforeSync: a learner acks an entry when it hands the write out, and the leader counts its own
+	// entries at once (zab-rules, idea 3).
+	AckBeforeSync bool
+	// AckNewLeaderBeforeBatch: ACK(NEWLEADER) leaves when NEWLEADER arrives (S15).
+	AckNewLeaderBeforeBatch bool
+	// CurrentEpochBeforeHistory: the current epoch is one write, the history a second, later one (S14).
+	CurrentEpochBeforeHistory bool
+	// RecencyCheckSkipped: a prospective leader never abdicates on an ACKEPOCH (S10).
+	RecencyCheckSkipped bool
+	// RecencyByZxidOnly: the check compares the last zxid and ignores the current epoch (S04).
+	RecencyByZxidOnly bool
+	// TruncateAgainstCommitted: the synchronization point is looked up in the committed part of the leader's
+	// log only, and the acks of a member's earlier link keep counting.
+	TruncateAgainstCommitted bool
+	// RegistrationKeptAcrossLinks: the cursor of a member's earlier link goes on on its new link, whatever
+	// the synchronization says. In this design the learner would notice at once, because each batch names its
+	// predecessor; so the learner's check is off too, which is what ZooKeeper's learners do.
+	RegistrationKeptAcrossLinks bool
+	// CountAlreadyPromised: an ACKEPOCH with the "already promised" mark counts (S07).
+	CountAlreadyPromised bool
+	// AcceptHoles: a learner appends a batch whatever precedes it. It shows only where something loses a
+	// message in the middle of a link, so a checker has to do that too.
+	AcceptHoles bool
+}
