@@ -11,6 +11,9 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"kvd/ensemble/replica"
+	"kvd/ensemble/transport"
+	"kvd/snapshot"
 	"kvd/zab/quorum"
 )
 
@@ -117,6 +120,8 @@ type Config struct {
 
 	// FS is the file system of the log store and the identity file. nil: the operating system's.
 	FS vfs.FS
+	// Snapshots keeps the snapshot files. nil: bbolt files in DataDir/snapshots.
+	Snapshots snapshot.Store
 	// UnsafeNoSync acknowledges writes that a power cut can take back. For tests that must see loss.
 	UnsafeNoSync bool
 }
@@ -172,6 +177,9 @@ func (c *Config) EnsureDefaults() {
 	if c.FS == nil {
 		c.FS = vfs.Default
 	}
+	if c.LogDir == "" && c.DataDir != "" {
+		c.LogDir = c.FS.PathJoin(c.DataDir, "log")
+	}
 }
 
 func def[T comparable](p *T, v T) {
@@ -193,6 +201,63 @@ func (c *Config) peer(id MemberID) (Peer, bool) {
 
 // standalone reports whether the member is alone by configuration.
 func (c *Config) standalone() bool { return len(c.Members) == 0 }
+
+// alone reports whether there is nobody to talk to.
+func (c *Config) alone() bool { return len(c.Members) <= 1 }
+
+// addresses are the peers' for the transport.
+func (c *Config) addresses() map[MemberID]transport.Address {
+	all := make(map[MemberID]transport.Address, len(c.Members))
+	for _, p := range c.Members {
+		all[p.ID] = transport.Address{Host: p.Host, LearnerPort: p.LearnerPort, ElectionPort: p.ElectionPort}
+	}
+	return all
+}
+
+// ticks rounds a duration up to ticks of the loop.
+func ticks(d time.Duration) int { return max(1, int((d+tick-1)/tick)) }
+
+// replicaConfig translates durations into ticks.
+func (c *Config) replicaConfig(members quorum.Config) replica.Config {
+	return replica.Config{
+		ID: c.ID, Members: members, Rand: newRand(), Incarnation: newIncarnation,
+		TickMs:    int(tick / time.Millisecond),
+		InitTicks: ticks(time.Duration(c.InitLimit) * c.TickTime), SyncTicks: ticks(c.LeaderTimeout), PingTicks: ticks(c.PingInterval),
+		FinalizeTicks: ticks(c.FinalizeWait),
+		Protocol:      protocolVersions, Format: formatVersions,
+		MinSessionTimeoutMs: int32(c.MinSessionTimeout.Milliseconds()), MaxSessionTimeoutMs: int32(c.MaxSessionTimeout.Milliseconds()),
+		// The member's own intake is the tighter bound: the replica never refuses what it let in.
+		MaxQueuedOps: 2 * c.MaxOutstandingRequests, MaxQueuedBytes: int(2 * c.MaxOutstandingBytes),
+	}
+}
+
+// openClientListeners opens what was not handed in.
+func (c *Config) openClientListeners() error {
+	if len(c.Listeners.Client) > 0 {
+		return nil
+	}
+	for _, addr := range c.ClientListen {
+		l, err := net.Listen("tcp", addr)
+		if err != nil {
+			return fmt.Errorf("client port: %w", err)
+		}
+		c.Listeners.Client = append(c.Listeners.Client, l)
+	}
+	return nil
+}
+
+// close closes all listeners that are there.
+func (l *Listeners) close() {
+	for _, c := range l.Client {
+		_ = c.Close()
+	}
+	if l.Learner != nil {
+		_ = l.Learner.Close()
+	}
+	if l.Election != nil {
+		_ = l.Election.Close()
+	}
+}
 
 // membership is the configured ensemble as the cores see it.
 func (c *Config) membership() (quorum.Config, error) {

@@ -2,33 +2,243 @@ package ensemble
 
 import (
 	"context"
+	crand "crypto/rand"
+	"encoding/binary"
 	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
 	"net"
+	"sync"
+	"sync/atomic"
 	"time"
+
+	"kvd/ensemble/replica"
+	"kvd/ensemble/transport"
+	"kvd/kv"
+	"kvd/kv/client"
+	"kvd/snapshot"
+	"kvd/wal"
+	"kvd/zab"
 )
 
 // tick is the unit of the cores' time. Only this package knows that it is 50 ms.
 const tick = 50 * time.Millisecond
+
+// Versions of the peer protocol and of the transaction format that this build serves.
+var (
+	protocolVersions = zab.VersionRange{Min: 1, Max: 1}
+	formatVersions   = zab.VersionRange{Min: 1, Max: 1}
+)
 
 // ErrClosed is returned by the methods of a member that was shut down or closed.
 var ErrClosed = errors.New("ensemble: member closed")
 
 // Member is one running member. Its methods may be called from any goroutine.
 type Member struct {
-	cfg  Config
-	done chan struct{}
-	err  error
+	cfg     Config
+	log     *slog.Logger
+	started time.Time
+
+	inbox   *inbox
+	intake  *intake
+	tree    *kv.Tree
+	port    *clientPort
+	applier *applier
+	snaps   *snapshotter
+	net     *transport.Transport
+	wal     *wal.Log
+	reader  *historyReader
+	disk    *diskWatch
+	loop    *loop
+
+	status atomic.Pointer[replica.Status]
+	served chan struct{} // closed when the member answered clients for the first time
+
+	cancel  context.CancelFunc // of the snapshotter
+	closing chan struct{}      // closed when the member begins to end
+	done    chan struct{}
+	once    sync.Once
+
+	mu  sync.Mutex
+	err error
 }
 
 // Start opens the directories, checks what they hold, and starts a member. It returns when the member takes
 // part, which is before it serves: see WaitServing. ctx bounds the start only.
 // A *ConfigError means that nothing was touched.
-func Start(ctx context.Context, cfg Config) (*Member, error) {
+func Start(ctx context.Context, cfg Config) (_ *Member, err error) {
+	defer func() {
+		if err != nil {
+			cfg.Listeners.close()
+		}
+	}()
 	cfg.EnsureDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return nil, errors.New("ensemble: not wired up")
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	m := &Member{
+		cfg: cfg, log: cfg.Logger.With("member", uint64(cfg.ID)), started: time.Now(),
+		served: make(chan struct{}), closing: make(chan struct{}), done: make(chan struct{}),
+	}
+	m.cfg.Logger = m.log
+	if err := m.start(); err != nil {
+		return nil, fmt.Errorf("member %d: %w", cfg.ID, err)
+	}
+	return m, nil
+}
+
+// start builds the parts from the bottom up. Goroutines start only when all of them are there.
+func (m *Member) start() (err error) {
+	cfg := &m.cfg
+	var undo []func()
+	defer func() {
+		if err != nil {
+			for i := len(undo) - 1; i >= 0; i-- {
+				undo[i]()
+			}
+		}
+	}()
+
+	if err := cfg.openClientListeners(); err != nil {
+		return err
+	}
+	undo = append(undo, cfg.Listeners.close)
+
+	wake := newWaker()
+	m.inbox = newInbox(wake)
+	m.intake = newIntake(firstToken(), cfg.MaxOutstandingRequests, cfg.MaxOutstandingBytes, wake)
+
+	st, err := openStorage(cfg, func(c wal.Completion) {
+		if c.Err != nil {
+			m.fail(fmt.Errorf("log: %w", c.Err))
+			return
+		}
+		m.inbox.diskDone(c.Seq)
+	})
+	if err != nil {
+		return err
+	}
+	m.wal = st.log
+	undo = append(undo, func() { _ = m.wal.Close() })
+	m.tree = kv.NewTree(st.view)
+	state := m.wal.State()
+	m.log.Info("start", "verdict", st.report.String(), "snapshot", st.view.Zxid().String(), "votes", state.Trusted && state.Suspect == "")
+
+	ctx, cancel := context.WithCancel(context.Background())
+	m.cancel = cancel
+	undo = append(undo, cancel)
+	clock := &tickClock{}
+	m.port = newClientPort(cfg, m.tree, m.intake, clock)
+	m.port.status = m.Status
+	m.port.settledZxid.Store(uint64(st.view.Zxid()))
+	m.snaps = &snapshotter{
+		cfg: cfg, log: m.log, store: st.store, wal: m.wal, tree: m.tree, inbox: m.inbox, ctx: ctx,
+		trigger: snapshot.Trigger{MinLogBytes: cfg.SnapshotLogBytes, MinEntries: uint64(cfg.SnapCount)},
+		points:  st.points, bytes: m.wal.BytesAfter(state.Base), entries: entriesAfter(&state, &st.report),
+	}
+	m.snaps.trigger.EnsureDefaults()
+	if n := len(st.points); n > 0 && st.points[n-1].Zxid == st.view.Zxid() {
+		m.snaps.lastView = st.view
+	}
+	m.applier = &applier{
+		member: cfg.ID, tree: m.tree, port: m.port, intake: m.intake, log: m.wal, restore: m.snaps.restore,
+		applied: m.inbox.appliedTo, failed: m.fail, wake: newWaker(), done: make(chan struct{}),
+	}
+	m.reader = &historyReader{wal: m.wal, inbox: m.inbox, wake: newWaker(), done: make(chan struct{})}
+	m.disk = newDiskWatch(cfg.FS, cfg.LogDir)
+
+	members, err := cfg.membership()
+	if err != nil {
+		return err
+	}
+	rep, err := replica.New(cfg.replicaConfig(members), replica.Start{
+		Durable: durableState(&state),
+		Identity: replica.Identity{
+			ClusterID: state.ClusterID, Blank: state.Blank(), Suspect: state.Suspect != "",
+			Mint: cfg.Bootstrap || cfg.alone(),
+		},
+		Applied: st.view.Zxid(), View: m.tree.View, History: m.wal,
+	})
+	if err != nil {
+		return err
+	}
+	hello := &helloBox{cluster: state.ClusterID, blank: state.ClusterID == [16]byte{}}
+	if !cfg.alone() {
+		m.net, err = transport.New(transport.Options{
+			ID: cfg.ID, Peers: cfg.addresses(),
+			LearnerListener: cfg.Listeners.Learner, ElectionListener: cfg.Listeners.Election,
+			Hello: hello.get, Handler: m.inbox, Snapshots: arrivals{st.store, m.snaps}, Logger: m.log,
+		})
+		if err != nil {
+			return fmt.Errorf("peer ports: %w", err)
+		}
+	}
+	m.loop = &loop{
+		cfg: cfg, log: m.log, replica: rep, inbox: m.inbox, intake: m.intake, wake: wake, port: m.port, applier: m.applier,
+		wal: m.wal, net: m.net, snaps: m.snaps, reader: m.reader, disk: m.disk, clock: clock, hello: hello,
+		stop: make(chan struct{}), done: make(chan struct{}), stopped: make(chan struct{}),
+		fail: m.fail, publish: m.publish, applied: st.view.Zxid(),
+		received: make(map[uint64]snapshot.Point), chosen: make(map[zab.LinkID]snapshot.Point),
+	}
+	m.publish(rep.Status())
+	if m.net != nil {
+		if err := m.net.Start(); err != nil {
+			return fmt.Errorf("peer ports: %w", err)
+		}
+	}
+	go m.applier.run()
+	go m.reader.run()
+	go m.disk.run()
+	m.port.start(cfg.Listeners.Client)
+	go m.loop.run()
+	return nil
+}
+
+// firstToken numbers the requests of a run: a random multiple of 2^32, so that transactions of an earlier run find
+// no request of this one.
+func firstToken() uint64 {
+	var b [4]byte
+	_, _ = crand.Read(b[:]) // never fails
+	return (uint64(binary.BigEndian.Uint32(b[:]))>>1 + 1) << 32
+}
+
+// newIncarnation draws the name of one attempt to lead.
+func newIncarnation() zab.Incarnation {
+	var b [8]byte
+	_, _ = crand.Read(b[:]) // never fails
+	return zab.Incarnation(binary.BigEndian.Uint64(b[:])>>1 + 1)
+}
+
+// newRand seeds the jitter of elections.
+func newRand() *rand.Rand {
+	var seed [32]byte
+	_, _ = crand.Read(seed[:]) // never fails
+	return rand.New(rand.NewChaCha8(seed))
+}
+
+// entriesAfter is about how many entries the log holds above its base.
+func entriesAfter(s *wal.State, r *wal.Report) uint64 {
+	if s.Last.Epoch() == s.Base.Epoch() {
+		return uint64(s.Last.Counter() - s.Base.Counter())
+	}
+	return uint64(r.Entries)
+}
+
+// publish renews the status that Status shows, and notes the first time that clients are answered.
+func (m *Member) publish(s replica.Status) {
+	m.status.Store(&s)
+	if m.port.gate.isOpen() {
+		select {
+		case <-m.served:
+		default:
+			close(m.served)
+		}
+	}
 }
 
 // Run starts a member, waits until ctx ends or the member fails, and shuts it down within grace of
@@ -48,28 +258,187 @@ func Run(ctx context.Context, cfg Config) error {
 	return m.Shutdown(drain)
 }
 
-// WaitServing blocks until the member answers clients, ctx ends, or the member ends (its error, or ErrClosed).
-func (m *Member) WaitServing(ctx context.Context) error { return nil }
+// WaitServing blocks until the member has answered clients, ctx ends, or the member ends (its error, or ErrClosed).
+func (m *Member) WaitServing(ctx context.Context) error {
+	select {
+	case <-m.served:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-m.closing:
+		<-m.done
+		if err := m.Err(); err != nil {
+			return err
+		}
+		return ErrClosed
+	}
+}
 
 // ClientAddrs are the addresses of the client port, with the ports that the kernel gave.
-func (m *Member) ClientAddrs() []net.Addr { return nil }
+func (m *Member) ClientAddrs() []net.Addr {
+	var addrs []net.Addr
+	for _, l := range m.cfg.Listeners.Client {
+		addrs = append(addrs, l.Addr())
+	}
+	return addrs
+}
+
+// Client returns a new client of this member that needs no socket. ctx bounds the wait for its session; the caller
+// closes the client.
+func (m *Member) Client(ctx context.Context, opts ...client.Option) (*client.Client, error) {
+	dial := client.WithDialer(func(ctx context.Context, _ string) (io.ReadWriteCloser, error) { return m.dial(ctx) })
+	return client.Dial(ctx, inProcessAddr, append(opts[:len(opts):len(opts)], dial)...)
+}
+
+// inProcessAddr stands for the address in messages of an in-process client.
+const inProcessAddr = "in-process:1"
+
+// dial opens an in-process connection to the client port.
+func (m *Member) dial(ctx context.Context) (net.Conn, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	near, far := newPipe()
+	if !m.port.serve(far) {
+		_ = near.Close()
+		return nil, ErrClosed
+	}
+	return near, nil
+}
 
 // ID is the member's configured id.
 func (m *Member) ID() MemberID { return m.cfg.ID }
 
 // Status reports the member's state.
-func (m *Member) Status() Status { return Status{} }
+func (m *Member) Status() Status {
+	r := m.status.Load()
+	v := m.tree.View()
+	s := Status{
+		ID: m.cfg.ID, Role: r.Role, Stage: r.Stage, Leader: r.Serving.Leader, Epoch: r.Serving.Epoch,
+		Serving: m.port.gate.isOpen(), Applied: v.Zxid(), Committed: r.Committed, Durable: m.wal.State().Last,
+		Sessions: v.SessionCount(), Connections: m.port.connections(), Outstanding: m.intake.outstanding(),
+		Nodes: v.NodeCount(), Digest: v.Digest(), Uptime: time.Since(m.started),
+	}
+	st := m.wal.State()
+	switch {
+	case st.Suspect != "":
+		s.Suspect = st.Suspect
+	case r.Forming != "":
+		s.Suspect = r.Forming
+	}
+	for i := range r.Learners {
+		l := &r.Learners[i]
+		ls := LearnerStatus{ID: l.ID, Synced: l.Synced, Match: l.Match}
+		if l.Match.Epoch() == r.Last.Epoch() && r.Last >= l.Match {
+			ls.Lag = uint64(r.Last - l.Match)
+		}
+		s.Learners = append(s.Learners, ls)
+	}
+	return s
+}
 
 // Done is closed when the member has ended, every goroutine of it included.
 func (m *Member) Done() <-chan struct{} { return m.done }
 
 // Err is why the member ended: nil before Done and after Shutdown or Close, else the failure.
-func (m *Member) Err() error { return m.err }
+func (m *Member) Err() error {
+	select {
+	case <-m.done:
+	default:
+		return nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.err
+}
+
+// fail ends the member because of err. It may be called on any of the member's goroutines and does not wait.
+func (m *Member) fail(err error) {
+	m.mu.Lock()
+	if m.err == nil {
+		select {
+		case <-m.closing: // an error while closing is a consequence
+		default:
+			m.err = err
+			m.log.Error("member fails", "error", err)
+		}
+	}
+	m.mu.Unlock()
+	go m.end()
+}
 
 // Shutdown hands leadership over, lets outstanding writes finish, closes the clients' connections and stops.
 // It returns nil when all that happened, ctx's error if it had to cut (the member is then closed all the
 // same), or the error with which the member had failed.
-func (m *Member) Shutdown(ctx context.Context) error { return nil }
+func (m *Member) Shutdown(ctx context.Context) error {
+	m.port.stopAccepting()
+	m.inbox.push(shutdownAsked{}, false)
+	var cut error
+	select {
+	case <-m.loop.stopped:
+	case <-m.closing:
+	case <-ctx.Done():
+		cut = ctx.Err()
+	}
+	m.end()
+	return errors.Join(m.Err(), cut)
+}
 
 // Close cuts everything and waits for the member's goroutines. What was acknowledged stays durable.
-func (m *Member) Close() error { return nil }
+func (m *Member) Close() error {
+	m.end()
+	return m.Err()
+}
+
+// end takes the member apart from the top down and waits for every goroutine.
+func (m *Member) end() {
+	m.once.Do(func() {
+		close(m.closing)
+		m.port.stopAccepting()
+		close(m.loop.stop)
+		<-m.loop.done
+		m.inbox.close()
+		m.intake.close()
+		if m.net != nil {
+			_ = m.net.Close()
+		}
+		m.applier.close()
+		m.port.close()
+		m.cancel()
+		m.snaps.group.Wait()
+		m.reader.close()
+		close(m.disk.stop)
+		<-m.disk.done
+		if err := m.wal.Close(); err != nil {
+			m.mu.Lock()
+			if m.err == nil {
+				m.err = fmt.Errorf("closing the log: %w", err)
+			}
+			m.mu.Unlock()
+		}
+		m.cfg.Listeners.close()
+		m.log.Info("stopped")
+		close(m.done)
+	})
+	<-m.done
+}
+
+// helloBox is what the transport says about this member at handshakes.
+type helloBox struct {
+	mu      sync.Mutex
+	cluster [16]byte
+	blank   bool
+}
+
+func (h *helloBox) get() transport.Hello {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return transport.Hello{Cluster: h.cluster, Blank: h.blank, Protocol: protocolVersions}
+}
+
+// adopt records the identity that became durable.
+func (h *helloBox) adopt(cluster [16]byte) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.cluster, h.blank = cluster, false
+}

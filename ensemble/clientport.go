@@ -1,0 +1,394 @@
+package ensemble
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"kvd/kv"
+)
+
+// Patience of the client port, in ticks of the member's loop.
+const (
+	// handshakeTicks bounds the time until a connection has a session.
+	handshakeTicks = int64(10 * time.Second / tick)
+	// gateTicks bounds how long a connection waits for a leader; a third of its session's time-out if less.
+	gateTicks = int64(2 * time.Second / tick)
+	// janitorEvery is how often connections are looked at.
+	janitorEvery = 100 * time.Millisecond
+	// maxAcceptDelay bounds the pause after a failed accept (no file descriptors).
+	maxAcceptDelay = time.Second
+	// logEvery bounds the log lines about misbehaving clients: one a second and how many were left out.
+	logEvery = time.Second
+)
+
+// clientPort serves clients: it accepts connections and owns what they share.
+type clientPort struct {
+	cfg      *Config
+	log      *slog.Logger
+	maxFrame int
+	tree     *kv.Tree
+	intake   *intake
+	gate     *gate
+	clock    *tickClock
+	ids      *sessionIDs
+	sessions *sessionTable
+	status   func() Status // for four-letter words
+	started  time.Time
+
+	group     sync.WaitGroup // every goroutine of the port
+	stopping  atomic.Bool    // no new connections
+	listeners []net.Listener
+	stop      chan struct{}
+
+	settledZxid atomic.Uint64
+
+	mu      sync.Mutex
+	conns   map[*conn]struct{}
+	perIP   map[string]int
+	refused int64 // connections refused by limits
+	// waiters wait for a zxid to settle.
+	waiters []settleWaiter
+
+	dirtyMu sync.Mutex
+	dirty   []*conn
+
+	touchMu sync.Mutex
+	touched []touchedSession
+
+	latency latencyStats
+
+	logMu   sync.Mutex
+	lastLog time.Time
+	unsaid  int
+}
+
+type touchedSession struct {
+	id        kv.SessionID
+	timeoutMs int32
+}
+
+type settleWaiter struct {
+	z  kv.Zxid
+	ch chan struct{}
+}
+
+func newClientPort(cfg *Config, tree *kv.Tree, in *intake, clock *tickClock) *clientPort {
+	return &clientPort{
+		cfg: cfg, log: cfg.Logger, maxFrame: cfg.MaxFrameBytes, tree: tree, intake: in, clock: clock,
+		gate: newGate(), ids: newSessionIDs(cfg.ID, time.Now()), sessions: newSessionTable(),
+		conns: make(map[*conn]struct{}), perIP: make(map[string]int), stop: make(chan struct{}), started: time.Now(),
+	}
+}
+
+// start serves the listeners.
+func (p *clientPort) start(listeners []net.Listener) {
+	p.listeners = listeners
+	for _, l := range listeners {
+		p.group.Go(func() { p.accept(l) })
+	}
+	p.group.Go(p.janitor)
+}
+
+// close ends all connections and waits for their goroutines. The intake must be closed first.
+func (p *clientPort) close() {
+	p.stopAccepting()
+	p.mu.Lock()
+	select {
+	case <-p.stop:
+	default:
+		close(p.stop)
+	}
+	conns := make([]*conn, 0, len(p.conns))
+	for c := range p.conns {
+		conns = append(conns, c)
+	}
+	p.mu.Unlock()
+	for _, c := range conns {
+		c.close("")
+	}
+	p.group.Wait()
+}
+
+// stopAccepting closes the listeners; connections go on.
+func (p *clientPort) stopAccepting() {
+	p.stopping.Store(true)
+	for _, l := range p.listeners {
+		_ = l.Close()
+	}
+}
+
+func (p *clientPort) accept(l net.Listener) {
+	delay := 5 * time.Millisecond
+	for {
+		nc, err := l.Accept()
+		if err != nil {
+			if p.stopping.Load() || errors.Is(err, net.ErrClosed) {
+				return
+			}
+			p.sayLimited("client port cannot accept", "listener", l.Addr().String(), "error", err)
+			select {
+			case <-time.After(delay):
+			case <-p.stop:
+				return
+			}
+			delay = min(2*delay, maxAcceptDelay)
+			continue
+		}
+		delay = 5 * time.Millisecond
+		p.serve(nc)
+	}
+}
+
+// serve takes over a connection. It reports false (and closes it) if it is refused.
+func (p *clientPort) serve(nc net.Conn) bool {
+	c := newConn(p, nc)
+	p.mu.Lock()
+	limited := p.cfg.MaxClientConns > 0 && c.ip != "" && p.perIP[c.ip] >= p.cfg.MaxClientConns
+	if limited || p.stopping.Load() {
+		p.refused++
+		p.mu.Unlock()
+		_ = nc.Close()
+		if limited {
+			p.sayLimited("client refused: too many connections from its address", "client", c.remote, "limit", p.cfg.MaxClientConns)
+		}
+		return false
+	}
+	p.conns[c] = struct{}{}
+	if c.ip != "" {
+		p.perIP[c.ip]++
+	}
+	p.group.Add(1) // under mu: close has not begun to wait
+	p.mu.Unlock()
+	go func() {
+		defer p.group.Done()
+		defer p.drop(c)
+		c.readLoop()
+	}()
+	return true
+}
+
+// drop forgets a connection whose reader has ended.
+func (p *clientPort) drop(c *conn) {
+	c.close("")
+	if id := c.sessionID(); id != 0 {
+		p.sessions.detach(id, c)
+	}
+	p.tree.RemoveWatcher(c)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.conns, c)
+	if c.ip != "" {
+		if p.perIP[c.ip]--; p.perIP[c.ip] == 0 {
+			delete(p.perIP, c.ip)
+		}
+	}
+}
+
+// attach makes c the session's connection and ends the one it had here before.
+func (p *clientPort) attach(id kv.SessionID, timeoutMs int32, c *conn) {
+	c.timeoutMs.Store(timeoutMs)
+	c.session.Store(int64(id))
+	old := p.sessions.attach(id, c)
+	if c.isClosed() { // drop may have looked before the session was known
+		p.sessions.detach(id, c)
+	}
+	if old != nil {
+		old.close("")
+	}
+}
+
+// each calls fn with every connection.
+func (p *clientPort) each(fn func(*conn)) {
+	p.mu.Lock()
+	conns := make([]*conn, 0, len(p.conns))
+	for c := range p.conns {
+		conns = append(conns, c)
+	}
+	p.mu.Unlock()
+	for _, c := range conns {
+		fn(c)
+	}
+}
+
+// connections is the number of connections.
+func (p *clientPort) connections() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.conns)
+}
+
+// setGate opens or shuts the gate; opening wakes all writers for what gathered meanwhile.
+func (p *clientPort) setGate(open bool) {
+	if p.gate.isOpen() == open {
+		return
+	}
+	p.gate.set(open, p.clock.now())
+	if open {
+		p.each(func(c *conn) { c.wake.signal() })
+	}
+}
+
+// settled is the zxid up to which the applier has published, queued the events and handed over the results.
+func (p *clientPort) settled() kv.Zxid { return kv.Zxid(p.settledZxid.Load()) }
+
+// settle moves the settled zxid and wakes the writers that got something. Only the applier calls it.
+func (p *clientPort) settle(z kv.Zxid) {
+	p.settledZxid.Store(uint64(z))
+	p.dirtyMu.Lock()
+	dirty := p.dirty
+	p.dirty = nil
+	p.dirtyMu.Unlock()
+	for i, c := range dirty {
+		// Cleared before the wake-up: what the next batch queues must list the connection again.
+		c.mu.Lock()
+		c.dirty = false
+		c.mu.Unlock()
+		c.wake.signal()
+		dirty[i] = nil
+	}
+	p.dirtyMu.Lock()
+	if p.dirty == nil {
+		p.dirty = dirty[:0]
+	}
+	p.dirtyMu.Unlock()
+	p.mu.Lock()
+	p.waiters = slices.DeleteFunc(p.waiters, func(w settleWaiter) bool {
+		if w.z <= z {
+			close(w.ch)
+			return true
+		}
+		return false
+	})
+	p.mu.Unlock()
+}
+
+// markDirty lists a connection for a wake-up at the end of the applier's batch.
+func (p *clientPort) markDirty(c *conn) {
+	p.dirtyMu.Lock()
+	p.dirty = append(p.dirty, c)
+	p.dirtyMu.Unlock()
+}
+
+// awaitSettled waits until z is settled. It reports false if the connection ended first.
+func (p *clientPort) awaitSettled(c *conn, z kv.Zxid) bool {
+	w := settleWaiter{z, make(chan struct{})}
+	p.mu.Lock()
+	if p.settled() >= z {
+		p.mu.Unlock()
+		return true
+	}
+	p.waiters = append(p.waiters, w)
+	p.mu.Unlock()
+	select {
+	case <-w.ch:
+		return true
+	case <-c.done:
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.waiters = slices.DeleteFunc(p.waiters, func(o settleWaiter) bool { return o.ch == w.ch })
+	return false
+}
+
+// touch lists a session that was heard from.
+func (p *clientPort) touch(c *conn) {
+	id := c.sessionID()
+	if id == 0 {
+		return
+	}
+	p.touchMu.Lock()
+	p.touched = append(p.touched, touchedSession{id, c.timeoutMs.Load()})
+	p.touchMu.Unlock()
+}
+
+// takeTouches swaps the list for an empty one. Only the loop calls it.
+func (p *clientPort) takeTouches(into []touchedSession) []touchedSession {
+	p.touchMu.Lock()
+	defer p.touchMu.Unlock()
+	into, p.touched = p.touched, into[:0]
+	return into
+}
+
+// clampTimeout fits what a client asked for between the bounds.
+func (p *clientPort) clampTimeout(ms int32) int32 {
+	return int32(min(max(int64(ms), p.cfg.MinSessionTimeout.Milliseconds()), p.cfg.MaxSessionTimeout.Milliseconds()))
+}
+
+// janitor ends connections that ran out of patience: without a handshake, silent for their session's time-out, not
+// reading their replies, or waiting too long for a leader. Time is ticks of the member's own loop.
+func (p *clientPort) janitor() {
+	t := time.NewTicker(janitorEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+			p.each(p.inspect)
+		case <-p.stop:
+			return
+		}
+	}
+}
+
+func (p *clientPort) inspect(c *conn) {
+	now := p.clock.now()
+	if c.sessionID() == 0 {
+		if now-c.heard.Load() > handshakeTicks {
+			c.close("no handshake in time")
+		}
+		return
+	}
+	timeout := max(int64(c.timeoutMs.Load())*int64(time.Millisecond)/int64(tick), 1)
+	if !p.gate.isOpen() {
+		if now-p.gate.shutSince.Load() > min(gateTicks, timeout/3) {
+			c.close("")
+		}
+		return // its reader may be waiting, so silence says nothing
+	}
+	if since := c.writing.Load(); since != 0 && now-since > timeout {
+		c.close(fmt.Sprintf("replies not read for the session's time-out of %dms", c.timeoutMs.Load()))
+		return
+	}
+	if now-c.heard.Load() > timeout && !c.blocked() {
+		c.close("")
+	}
+}
+
+// blocked reports whether the reader waits for room rather than for its client.
+func (c *conn) blocked() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.held > 0
+}
+
+// logClose says why a connection was cut.
+func (p *clientPort) logClose(c *conn, reason string) {
+	p.sayLimited("client connection closed", "client", c.remote, "session", c.sessionID().String(), "reason", reason)
+}
+
+// sayLimited logs at most one line a second about clients: a misbehaving one must not fill the log.
+func (p *clientPort) sayLimited(msg string, args ...any) {
+	p.logMu.Lock()
+	defer p.logMu.Unlock()
+	if now := time.Now(); now.Sub(p.lastLog) >= logEvery {
+		p.lastLog = now
+		if p.unsaid > 0 {
+			args = append(args, "not_logged", p.unsaid)
+			p.unsaid = 0
+		}
+		p.log.Info(msg, args...)
+		return
+	}
+	p.unsaid++
+}
+
+// isReset reports whether the other side broke the connection.
+func isReset(err error) bool {
+	return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}

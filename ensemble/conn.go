@@ -1,0 +1,409 @@
+package ensemble
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+
+	"kvd/kv"
+	"kvd/kv/wire"
+)
+
+// Bounds of one connection. A reader that reaches one of the first two stops reading; a client that does not
+// read its replies therefore stops itself. Events cannot wait like that: a client that lets them pile up is cut.
+const (
+	maxConnSlots  = 1024    // requests without a written reply
+	maxConnBytes  = 4 << 20 // bytes of their bodies; a single larger request is admitted alone
+	maxConnEvents = 65536   // watch events not yet written
+	maxEventBytes = 8 << 20 // bytes of their paths
+	maxReadBatch  = 128     // writes handed to the loop at once
+	flushBytes    = 64 << 10
+	keepOutBytes  = 128 << 10 // a larger output buffer is not kept
+)
+
+// conn is one client connection: TCP or in-process.
+//
+// Its reader (readLoop, reader.go) decodes frames and puts a slot per request into the ring. Whoever finds
+// that the head of the ring can be answered runs pump, which alone writes to the socket: the reader itself after
+// a batch of frames (the cheap path of reads), or the writer goroutine after the applier has woken it.
+//
+// # Order (design 4)
+//
+// Replies leave in request order. A reply speaks of one zxid: a write's own, or that of the view a read was
+// answered from. Before it pump writes every queued event up to that zxid, and none newer. Events that no
+// reply asks for leave once they are settled: the applier has published their state and handed over all
+// results up to them. So there is no event after a reply that shows it, none before the reply that set its
+// watch, and none that a following read would contradict. The zxids of replies never fall.
+//
+// A read takes its view when it is decoded if nothing is outstanding before it, else it is marked to use the view
+// of the write (or sync) before it: never the state of an own later write.
+//
+// Lock order: wmu, then a stripe of the watch table (inside kv), then mu.
+type conn struct {
+	port   *clientPort
+	nc     net.Conn
+	ip     string // "" in process
+	remote string
+	frames *wire.FrameReader
+
+	session   atomic.Int64 // kv.SessionID; 0 until the handshake is done
+	timeoutMs atomic.Int32
+	// heard and writing are ticks of the member's loop: when the last bytes came, and since when a write
+	// blocks (0: none does). The janitor compares them with the clock.
+	heard, writing atomic.Int64
+
+	received, sent atomic.Int64 // packets
+
+	wake *waker // of the writer
+
+	// batch: decoded writes not yet pushed into the intake. Owned by the reader.
+	batch []*slot
+
+	// ---- owned by whoever holds wmu (pump) ----
+	wmu      sync.Mutex
+	out      []byte
+	run      []*slot    // taken off the ring, being answered
+	pending  []kv.Event // taken off events, not yet written
+	lastView *kv.View   // of the last write or sync answered, for the reads behind it
+	lastZxid kv.Zxid    // greatest zxid in a header so far
+	watchSet bool       // answering the last slot set a watch
+	names    []string   // of children, reused
+
+	// ---- under mu ----
+	mu        sync.Mutex
+	cond      sync.Cond // the reader's only: room in the ring, a slot done, the end
+	ring      slotRing
+	held      int   // slots in the ring or being answered
+	heldBytes int64 // and the bytes of their bodies
+	// tail is the newest write or sync without a result, nil if none: what a read must queue behind.
+	tail       *slot
+	openSync   *slot // the newest sync without a result
+	events     []kv.Event
+	eventBytes int
+	pings      int
+	dirty      bool // listed at the port for a wake-up at the end of the applier's batch, which clears it
+	closed     bool
+	free       []*slot
+	done       chan struct{} // closed with closed
+}
+
+func newConn(port *clientPort, nc net.Conn) *conn {
+	c := &conn{port: port, nc: nc, remote: nc.RemoteAddr().String(), wake: newWaker(), done: make(chan struct{})}
+	if tcp, ok := nc.RemoteAddr().(*net.TCPAddr); ok {
+		c.ip = tcp.IP.String()
+	}
+	c.cond.L = &c.mu
+	c.frames = wire.NewFrameReader(nc, port.maxFrame)
+	c.heard.Store(port.clock.now())
+	return c
+}
+
+// SessionID is the session that the connection belongs to, 0 before the handshake.
+func (c *conn) sessionID() kv.SessionID { return kv.SessionID(c.session.Load()) }
+
+// close ends the connection: reader and writer notice and leave. Safe from any goroutine, any number of times.
+// reason is logged once if it says that somebody misbehaved; "" is an ordinary end.
+func (c *conn) close(reason string) {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return
+	}
+	c.closed = true
+	close(c.done)
+	c.cond.Broadcast()
+	c.mu.Unlock()
+	c.wake.signal()
+	_ = c.nc.Close()
+	if reason != "" {
+		c.port.logClose(c, reason)
+	}
+}
+
+// isClosed reports whether close was called.
+func (c *conn) isClosed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.closed
+}
+
+// Event implements kv.Watcher. It is called under a lock of the watch table and only queues.
+func (c *conn) Event(e kv.Event) {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return
+	}
+	c.events = append(c.events, e)
+	c.eventBytes += len(e.Path)
+	over := len(c.events) > maxConnEvents || c.eventBytes > maxEventBytes
+	mark := !c.dirty
+	c.dirty = true
+	c.mu.Unlock()
+	if mark {
+		c.port.markDirty(c)
+	}
+	if over {
+		c.close("watch events piled up unread")
+	}
+}
+
+// begin implements the applier's half of "a read behind my write sees exactly that write": it returns
+// whether a read waits for the state this write makes, and from now on none can.
+func (c *conn) begin(s *slot) (wantView bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.begun = true
+	return s.wantView
+}
+
+// finishLocked records that s has its result. c.mu is held; once it is released pump may reuse the slot. The caller
+// sees to it that the writer is woken.
+func (c *conn) finishLocked(s *slot) {
+	s.begun, s.done = true, true
+	if c.tail == s {
+		c.tail = nil
+	}
+	if c.openSync == s {
+		c.openSync = nil
+	}
+	c.cond.Broadcast()
+}
+
+// writeLoop is the writer goroutine: it pumps whenever somebody else made the head of the ring answerable.
+func (c *conn) writeLoop() {
+	for range c.wake.c {
+		c.wmu.Lock()
+		ok := c.pump()
+		c.wmu.Unlock()
+		if !ok {
+			c.close("")
+			return
+		}
+	}
+}
+
+// tryPump is the reader's way to answer what it has just queued. If the writer is at it, the writer does it.
+func (c *conn) tryPump() bool {
+	if !c.wmu.TryLock() {
+		c.wake.signal()
+		return true
+	}
+	defer c.wmu.Unlock()
+	return c.pump()
+}
+
+// pump writes everything that may be written now, in order. It reports false when the connection is over.
+// wmu is held.
+func (c *conn) pump() bool {
+	for {
+		if !c.port.gate.isOpen() {
+			return !c.isClosed() // reopening wakes the writer
+		}
+		// settled before mu: every event and every result up to it is then visible below.
+		settled := c.port.settled()
+		c.mu.Lock()
+		if c.closed {
+			c.mu.Unlock()
+			return false
+		}
+		c.takeEvents()
+		c.run = c.ring.takeReady(c.run[:0])
+		pings := c.pings
+		c.pings = 0
+		idle := c.ring.len() == 0
+		c.mu.Unlock()
+
+		if len(c.run) == 0 && pings == 0 && (len(c.pending) == 0 || c.pending[0].Zxid > max(settled, c.lastZxid)) {
+			return true
+		}
+		last := false
+		for _, s := range c.run {
+			c.answer(s)
+			c.sent.Add(1)
+			if last = s.last; last {
+				break
+			}
+			if c.watchSet {
+				// It may have fired at once; replies further on must not overtake that event.
+				c.watchSet = false
+				c.mu.Lock()
+				c.takeEvents()
+				c.mu.Unlock()
+			}
+			if len(c.out) >= flushBytes && !c.flush() {
+				return false
+			}
+		}
+		if !last {
+			// If something is left in the ring, its head waits for a result newer than settled.
+			c.writeEvents(max(settled, c.lastZxid))
+		}
+		if idle {
+			c.lastZxid = max(c.lastZxid, settled) // for pings: nothing older will be answered any more
+		}
+		for range pings {
+			c.writeHeader(wire.XidPing, int64(c.lastZxid), kv.CodeOK)
+			c.sent.Add(1)
+		}
+		if !c.flush() {
+			return false
+		}
+		if last {
+			return false
+		}
+		c.recycle()
+	}
+}
+
+// takeEvents moves queued events to pending, in zxid order. c.mu is held.
+func (c *conn) takeEvents() {
+	for _, e := range c.events {
+		i := len(c.pending)
+		c.pending = append(c.pending, e)
+		// An event raised by setting a watch on an older view may arrive behind newer ones.
+		for i > 0 && c.pending[i-1].Zxid > e.Zxid {
+			c.pending[i] = c.pending[i-1]
+			i--
+		}
+		c.pending[i] = e
+	}
+	clear(c.events)
+	c.events = c.events[:0]
+	c.eventBytes = 0
+}
+
+// writeEvents writes the pending events up to z.
+func (c *conn) writeEvents(z kv.Zxid) {
+	n := 0
+	for n < len(c.pending) && c.pending[n].Zxid <= z {
+		e := &c.pending[n]
+		c.out = wire.AppendEventFrame(c.out, int64(e.Zxid), int32(e.Type), e.Path)
+		c.sent.Add(1)
+		n++
+	}
+	if n > 0 {
+		rest := copy(c.pending, c.pending[n:])
+		clear(c.pending[rest:])
+		c.pending = c.pending[:rest]
+	}
+}
+
+// answer writes one slot's reply, the events it must follow before it.
+func (c *conn) answer(s *slot) {
+	switch s.kind {
+	case slotRead:
+		if s.view == nil {
+			s.view = c.lastView
+		}
+		c.answerRead(s)
+		return
+	case slotRefused:
+		if s.view == nil && c.lastView != nil {
+			s.view = c.lastView
+		}
+		if s.code == kv.CodeUnimplemented && s.last {
+			c.writeHeader(s.xid, -1, s.code) // an unknown code
+			return
+		}
+		s.zxid = c.lastZxid
+		if s.view != nil {
+			s.zxid = max(s.zxid, s.view.Zxid())
+		}
+	default:
+		c.lastView = s.view
+	}
+	c.writeEvents(s.zxid)
+	c.lastZxid = max(c.lastZxid, s.zxid)
+	c.out = append(c.out, 0, 0, 0, 0)
+	mark := len(c.out)
+	c.out = (&wire.ReplyHeader{Xid: s.xid, Zxid: int64(s.zxid), Err: s.code}).AppendTo(c.out)
+	c.out = append(c.out, s.reply...)
+	binary.BigEndian.PutUint32(c.out[mark-4:], uint32(len(c.out)-mark))
+}
+
+// writeHeader writes a reply without a record.
+func (c *conn) writeHeader(xid int32, zxid int64, code kv.Code) {
+	out, mark := wire.BeginFrame(c.out)
+	c.out = wire.EndFrame((&wire.ReplyHeader{Xid: xid, Zxid: zxid, Err: code}).AppendTo(out), mark)
+}
+
+// flush writes the output buffer to the socket. A client that does not read blocks it; the janitor cuts the
+// connection when that lasts too long.
+func (c *conn) flush() bool {
+	if len(c.out) == 0 {
+		return true
+	}
+	c.writing.Store(c.port.clock.now() + 1)
+	_, err := c.nc.Write(c.out)
+	c.writing.Store(0)
+	if cap(c.out) > keepOutBytes {
+		c.out = nil
+	}
+	c.out = c.out[:0]
+	return err == nil
+}
+
+// recycle returns the answered slots.
+func (c *conn) recycle() {
+	if len(c.run) == 0 {
+		return
+	}
+	c.mu.Lock()
+	for _, s := range c.run {
+		c.held--
+		c.heldBytes -= s.cost
+		s.reset()
+		c.free = append(c.free, s)
+	}
+	c.cond.Broadcast()
+	c.mu.Unlock()
+	clear(c.run)
+	c.run = c.run[:0]
+}
+
+// closedByPeer reports whether a read error is an ordinary end.
+func closedByPeer(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) ||
+		errors.Is(err, io.ErrClosedPipe) || isReset(err)
+}
+
+// slotRing is a growing FIFO of slots.
+type slotRing struct {
+	buf  []*slot // power of two
+	head uint
+	n    uint
+}
+
+func (r *slotRing) len() int { return int(r.n) }
+
+func (r *slotRing) push(s *slot) {
+	if int(r.n) == len(r.buf) {
+		grown := make([]*slot, max(16, 2*len(r.buf)))
+		for i := range r.n {
+			grown[i] = r.buf[(r.head+i)&uint(len(r.buf)-1)]
+		}
+		r.buf, r.head = grown, 0
+	}
+	r.buf[(r.head+r.n)&uint(len(r.buf)-1)] = s
+	r.n++
+}
+
+// takeReady moves the longest answerable prefix to dst.
+func (r *slotRing) takeReady(dst []*slot) []*slot {
+	for r.n > 0 {
+		at := r.head & uint(len(r.buf)-1)
+		s := r.buf[at]
+		if !s.ready() {
+			break
+		}
+		r.buf[at] = nil
+		r.head++
+		r.n--
+		dst = append(dst, s)
+	}
+	return dst
+}

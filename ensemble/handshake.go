@@ -1,0 +1,134 @@
+package ensemble
+
+import (
+	"fmt"
+
+	"kvd/ensemble/replica"
+	"kvd/kv"
+	"kvd/kv/wire"
+)
+
+// open deals with the first bytes of a connection: a four-letter word, or the handshake of a session. It
+// reports whether requests follow.
+func (c *conn) open() bool {
+	first, err := c.frames.Peek(4)
+	if err != nil {
+		c.close("")
+		return false
+	}
+	if word, ok := wire.ParseWord(first); ok {
+		c.port.answerWord(c, word)
+		c.close("")
+		return false
+	}
+	frame, err := c.frames.Next()
+	if err != nil {
+		c.close(c.readError(err))
+		return false
+	}
+	c.hear()
+	var q wire.ConnectRequest
+	if err := wire.Decode(frame, &q); err != nil {
+		c.close("first frame is no handshake")
+		return false
+	}
+	if !c.port.gate.isOpen() || c.port.stopping.Load() {
+		c.close("") // not serving: the client tries another member
+		return false
+	}
+	if q.LastZxidSeen > int64(c.port.settled()) {
+		// The client has seen a state that this member has not: no answer, or the client would lose a live session.
+		c.close(fmt.Sprintf("client has seen zxid %v, this member %v", kv.Zxid(q.LastZxidSeen), c.port.settled()))
+		return false
+	}
+	s := &slot{conn: c, timeoutMs: c.port.clampTimeout(q.TimeoutMs), cost: slotOverhead}
+	if q.Session == 0 {
+		return c.createSession(s, &q)
+	}
+	return c.resumeSession(s, &q)
+}
+
+// createSession asks for a new session and answers when its transaction is applied here.
+func (c *conn) createSession(s *slot, q *wire.ConnectRequest) bool {
+	s.kind, s.op = slotCreate, wire.OpCreateSession
+	s.session = c.port.ids.new()
+	s.password = newPassword()
+	s.body = replica.AppendCreateSession(nil, s.timeoutMs, s.password)
+	if !c.awaitSlot(s) {
+		return false
+	}
+	if s.code != kv.CodeOK {
+		c.close(fmt.Sprintf("session not created: %v", s.code))
+		return false
+	}
+	return c.welcome(s, q)
+}
+
+// resumeSession asks the leader whether the session lives and the password is right. Nothing happens to the
+// session's present connection before the leader has said so.
+func (c *conn) resumeSession(s *slot, q *wire.ConnectRequest) bool {
+	s.kind, s.session = slotResume, q.Session
+	if len(q.Password) != wire.PasswordBytes {
+		return c.refuseSession(q)
+	}
+	copy(s.password[:], q.Password)
+	if !c.awaitSlot(s) {
+		return false
+	}
+	switch s.validity {
+	case resumeValid:
+	case resumeRefused:
+		return c.refuseSession(q)
+	default:
+		c.close("")
+		return false
+	}
+	if !c.port.awaitSettled(c, s.fresh) {
+		c.close("")
+		return false
+	}
+	return c.welcome(s, q)
+}
+
+// awaitSlot pushes a handshake and waits for its result.
+func (c *conn) awaitSlot(s *slot) bool {
+	if !c.port.intake.push([]*slot{s}) {
+		c.close("")
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for !c.closed && !s.done {
+		c.cond.Wait()
+	}
+	return !c.closed
+}
+
+// welcome sends the ConnectResponse and starts the writer.
+func (c *conn) welcome(s *slot, q *wire.ConnectRequest) bool {
+	c.timeoutMs.Store(s.timeoutMs)
+	if !c.sendConnectResponse(&wire.ConnectResponse{TimeoutMs: s.timeoutMs, Session: s.session, Password: s.password, HasReadOnly: q.HasReadOnly}) {
+		c.close("")
+		return false
+	}
+	c.hear()
+	c.port.group.Go(c.writeLoop)
+	return true
+}
+
+// refuseSession tells the client that its session is gone (or that it is not its own) and ends.
+func (c *conn) refuseSession(q *wire.ConnectRequest) bool {
+	c.sendConnectResponse(&wire.ConnectResponse{HasReadOnly: q.HasReadOnly})
+	c.close("")
+	return false
+}
+
+func (c *conn) sendConnectResponse(r *wire.ConnectResponse) bool {
+	c.received.Add(1)
+	c.sent.Add(1)
+	c.wmu.Lock()
+	defer c.wmu.Unlock()
+	out, mark := wire.BeginFrame(c.out)
+	c.out = wire.EndFrame(r.AppendTo(out), mark)
+	return c.flush()
+}

@@ -1,0 +1,287 @@
+package ensemble
+
+import (
+	"errors"
+
+	"kvd/kv"
+	"kvd/kv/wire"
+)
+
+// readLoop is the reader goroutine of a connection: four-letter word or handshake, then requests until the
+// end. It waits for nobody but the client, the bounds it must respect, and results the order depends on.
+func (c *conn) readLoop() {
+	if !c.open() {
+		return
+	}
+	for {
+		frame, err := c.frames.Next()
+		if err != nil {
+			c.close(c.readError(err))
+			return
+		}
+		c.hear()
+		if !c.port.gate.isOpen() && !c.awaitGate() {
+			return
+		}
+		c.frames.Keep() // bodies travel on; a chunk of the frame reader is freed with the last of them
+		if !c.handle(frame) {
+			return
+		}
+		if !c.frames.Buffered() || len(c.batch) >= maxReadBatch {
+			if !c.submit() || !c.tryPump() {
+				c.close("")
+				return
+			}
+		}
+	}
+}
+
+// hear notes that the client lives, at most once a tick.
+func (c *conn) hear() {
+	if now := c.port.clock.now(); c.heard.Load() != now {
+		c.heard.Store(now)
+		c.port.touch(c)
+	}
+}
+
+// readError names what the client did wrong; "" if it only went away.
+func (c *conn) readError(err error) string {
+	if errors.Is(err, wire.ErrFrameLength) || !closedByPeer(err) {
+		return err.Error()
+	}
+	return ""
+}
+
+// awaitGate waits while no leader is established. What was read before goes first.
+func (c *conn) awaitGate() bool {
+	if !c.submit() {
+		c.close("")
+		return false
+	}
+	select {
+	case <-c.port.gate.opened():
+		return true
+	case <-c.done:
+		return false
+	}
+}
+
+// handle takes one request in. It reports false when the connection ends.
+func (c *conn) handle(frame []byte) bool {
+	h, body, err := wire.SplitRequest(frame)
+	if err != nil {
+		c.close("frame too short for a request header")
+		return false
+	}
+	c.received.Add(1)
+	class := h.Op.Class()
+	switch {
+	case class == wire.ClassPing:
+		return c.ping()
+	case class == wire.ClassUnknown || class == wire.ClassRefused:
+		if !c.enqueue(slot{kind: slotRefused, xid: h.Xid, op: h.Op, code: kv.CodeUnimplemented, last: true}) {
+			return false
+		}
+		return c.awaitEnd()
+	case !h.Op.Served():
+		return c.enqueue(slot{kind: slotRefused, xid: h.Xid, op: h.Op, code: kv.CodeUnimplemented})
+	}
+	s := slot{xid: h.Xid, op: h.Op, body: body, cost: int64(len(body)) + slotOverhead, session: c.sessionID()}
+	switch class {
+	case wire.ClassWrite:
+		s.kind = slotWrite
+		if h.Op == wire.OpCloseSession {
+			s.last = true
+			return c.enqueue(s) && c.awaitEnd()
+		}
+	case wire.ClassSync:
+		s.kind = slotSync
+		var q wire.SyncRecord
+		if err := wire.Decode(body, &q); err != nil {
+			s.kind, s.code, s.body = slotRefused, kv.CodeMarshallingError, nil
+		}
+	default:
+		s.kind = slotRead
+	}
+	return c.enqueue(s)
+}
+
+// slotOverhead is what a request without a body costs.
+const slotOverhead = 64
+
+// ping counts a ping; it is answered out of the ring (zookeeper-protocol 13.4).
+func (c *conn) ping() bool {
+	c.mu.Lock()
+	c.pings++
+	over := c.pings > maxConnSlots
+	c.mu.Unlock()
+	if over {
+		c.close("pings piled up, replies are not read")
+	}
+	return !over
+}
+
+// enqueue puts a request into the ring, in the state that its place in the order demands (see conn), waiting
+// for room or for results if it has to. It reports false when the connection is over.
+func (c *conn) enqueue(q slot) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for !c.closed && c.held > 0 && (c.held >= maxConnSlots || c.heldBytes+q.cost > maxConnBytes) {
+		if !c.waitLocked(func() bool { return c.held == 0 || c.held < maxConnSlots && c.heldBytes+q.cost <= maxConnBytes }) {
+			return false
+		}
+	}
+	switch q.kind {
+	case slotRead, slotRefused:
+		switch t := c.tail; {
+		case t == nil:
+			q.view = c.port.tree.View()
+		case !t.begun:
+			t.wantView = true
+		default:
+			// The write is being applied: too late to ask for exactly its state, so let nothing later of this session
+			// be submitted before the present state is taken.
+			if !c.waitLocked(func() bool { return c.tail == nil }) {
+				return false
+			}
+			q.view = c.port.tree.View()
+		}
+	case slotWrite:
+		// Reads behind a sync see the state at which it was confirmed; this write must not be in it.
+		if c.openSync != nil && !c.waitLocked(func() bool { return c.openSync == nil }) {
+			return false
+		}
+	case slotSync:
+		// A sync is confirmed by another path than writes: it starts when the session's own writes have ended.
+		if c.tail != nil && !c.waitLocked(func() bool { return c.tail == nil }) {
+			return false
+		}
+	}
+	if c.closed {
+		return false
+	}
+	s := c.newSlotLocked()
+	reply := s.reply
+	*s = q
+	s.conn, s.reply = c, reply
+	c.ring.push(s)
+	c.held++
+	c.heldBytes += s.cost
+	switch s.kind {
+	case slotWrite:
+		c.tail = s
+		c.batch = append(c.batch, s)
+	case slotSync:
+		c.tail, c.openSync = s, s
+		c.batch = append(c.batch, s)
+	}
+	return true
+}
+
+// waitLocked submits what was batched, so that what is waited for can come, and waits for cond. c.mu is held
+// on entry and exit. It reports false when the connection is over.
+func (c *conn) waitLocked(cond func() bool) bool {
+	if c.closed {
+		return false
+	}
+	c.mu.Unlock()
+	ok := c.submit() && c.tryPump()
+	c.mu.Lock()
+	for ok && !c.closed && !cond() {
+		c.cond.Wait()
+	}
+	return ok && !c.closed
+}
+
+// newSlotLocked returns a slot, reused if possible.
+func (c *conn) newSlotLocked() *slot {
+	if n := len(c.free); n > 0 {
+		s := c.free[n-1]
+		c.free[n-1] = nil
+		c.free = c.free[:n-1]
+		return s
+	}
+	return &slot{conn: c}
+}
+
+// submit hands the batched writes to the loop.
+func (c *conn) submit() bool {
+	if len(c.batch) == 0 {
+		return true
+	}
+	ok := c.port.intake.push(c.batch)
+	clear(c.batch)
+	c.batch = c.batch[:0]
+	return ok
+}
+
+// awaitEnd is for the time after a last request: nothing more is read; the end comes with its reply.
+func (c *conn) awaitEnd() bool {
+	if c.submit() && c.tryPump() {
+		<-c.done
+	}
+	c.close("")
+	return false
+}
+
+// answerRead answers a read from its view and sets the watch it asked for. Called by pump, wmu held.
+func (c *conn) answerRead(s *slot) {
+	z := max(s.view.Zxid(), c.lastZxid)
+	var q wire.PathWatchRequest
+	var code kv.Code
+	var stat kv.Stat
+	var data []byte
+	if err := wire.Decode(s.body, &q); err != nil {
+		code = kv.CodeMarshallingError
+	} else {
+		switch s.op {
+		case wire.OpExists:
+			stat, err = s.view.Exists(q.Path)
+		case wire.OpGetData:
+			data, stat, err = s.view.Get(q.Path)
+		default:
+			c.names, stat, err = s.view.Children(q.Path, c.names[:0])
+		}
+		code = kv.CodeOf(err)
+		if q.Watch && (code == kv.CodeOK || code == kv.CodeNoNode) {
+			c.setWatch(s, q.Path)
+		}
+	}
+	c.writeEvents(z)
+	c.lastZxid = z
+	out, mark := wire.BeginFrame(c.out)
+	out = (&wire.ReplyHeader{Xid: s.xid, Zxid: int64(z), Err: code}).AppendTo(out)
+	if code == kv.CodeOK {
+		switch s.op {
+		case wire.OpExists:
+			out = wire.AppendStat(out, &stat)
+		case wire.OpGetData:
+			out = wire.AppendStat(wire.AppendBuffer(out, data), &stat)
+		case wire.OpGetChildren:
+			out = wire.AppendStrings(out, c.names)
+		default:
+			out = wire.AppendStat(wire.AppendStrings(out, c.names), &stat)
+		}
+	}
+	c.out = wire.EndFrame(out, mark)
+	s.view = nil
+	if cap(c.names) > maxKeptNames {
+		c.names = nil
+	} else {
+		clear(c.names)
+	}
+}
+
+// maxKeptNames bounds the list of children that an idle connection keeps.
+const maxKeptNames = 1024
+
+// setWatch registers the connection for the next change after the view that the read was answered from; if
+// there was one already the event is queued at once. Of a node that is missing, only exists sets a watch.
+func (c *conn) setWatch(s *slot, path string) {
+	c.watchSet = true
+	kind := kv.WatchData
+	if s.op == wire.OpGetChildren || s.op == wire.OpGetChildren2 {
+		kind = kv.WatchChildren
+	}
+	c.port.tree.WatchAt(s.view, path, kind, c, s.op == wire.OpExists)
+}
