@@ -61,10 +61,28 @@ func (h *health) failure() error {
 type fence struct {
 	vfs.FS
 	health *health
+	locks  *lockSet
 	noSync bool // UnsafeNoSync: every sync reports success and does nothing
+	// park: a failed operation, and every later one that would change the disk, never returns. Pebble sees the
+	// file system like this: it answers several failures with a panic on a goroutine of its own (a failed move of
+	// the MANIFEST marker, a failed WAL rotation), which would take the host down, or with a retry. Nobody waits
+	// for the parked goroutine: waiters were told by fail, and calls that reach into Pebble go through guard.
+	park bool
+}
 
-	lockMu sync.Mutex
-	locks  []*fenceLock
+// dead returns the failure, or parks.
+func (f *fence) dead() error {
+	err := f.health.failure()
+	if err != nil && f.park {
+		select {}
+	}
+	return err
+}
+
+// lockSet remembers the lock files of a log, so that they can be released when their holder is abandoned.
+type lockSet struct {
+	mu    sync.Mutex
+	locks []*fenceLock
 }
 
 // fenceLock is a lock file that can be released from outside when its holder is abandoned.
@@ -85,21 +103,21 @@ func (f *fence) Lock(name string) (io.Closer, error) {
 		return nil, fmt.Errorf("%w: %s: %w", ErrLocked, name, err)
 	}
 	k := &fenceLock{Closer: c}
-	f.lockMu.Lock()
-	defer f.lockMu.Unlock()
-	f.locks = append(f.locks, k)
+	f.locks.mu.Lock()
+	defer f.locks.mu.Unlock()
+	f.locks.locks = append(f.locks.locks, k)
 	return k, nil
 }
 
-// releaseLocks closes every lock that was taken through the fence, whoever believes to hold it.
-func (f *fence) releaseLocks() error {
-	f.lockMu.Lock()
-	defer f.lockMu.Unlock()
+// release closes every lock that was taken through the fence, whoever believes to hold it.
+func (s *lockSet) release() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	var err error
-	for _, k := range f.locks {
+	for _, k := range s.locks {
 		err = errors.Join(err, k.Close())
 	}
-	f.locks = nil
+	s.locks = nil
 	return err
 }
 
@@ -108,11 +126,12 @@ func (f *fence) check(op, name string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return f.health.fail(fmt.Errorf("%s %s: %w", op, name, err))
+	_ = f.health.fail(fmt.Errorf("%s %s: %w", op, name, err))
+	return f.dead()
 }
 
 func (f *fence) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	if err := f.health.failure(); err != nil {
+	if err := f.dead(); err != nil {
 		return nil, err
 	}
 	file, err := f.FS.Create(name, c)
@@ -123,7 +142,7 @@ func (f *fence) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
 }
 
 func (f *fence) OpenReadWrite(name string, c vfs.DiskWriteCategory, o ...vfs.OpenOption) (vfs.File, error) {
-	if err := f.health.failure(); err != nil {
+	if err := f.dead(); err != nil {
 		return nil, err
 	}
 	file, err := f.FS.OpenReadWrite(name, c, o...)
@@ -134,7 +153,7 @@ func (f *fence) OpenReadWrite(name string, c vfs.DiskWriteCategory, o ...vfs.Ope
 }
 
 func (f *fence) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	if err := f.health.failure(); err != nil {
+	if err := f.dead(); err != nil {
 		return nil, err
 	}
 	file, err := f.FS.ReuseForWrite(oldname, newname, c)
@@ -153,21 +172,21 @@ func (f *fence) OpenDir(name string) (vfs.File, error) {
 }
 
 func (f *fence) Link(oldname, newname string) error {
-	if err := f.health.failure(); err != nil {
+	if err := f.dead(); err != nil {
 		return err
 	}
 	return f.check("link", newname, f.FS.Link(oldname, newname))
 }
 
 func (f *fence) Rename(oldname, newname string) error {
-	if err := f.health.failure(); err != nil {
+	if err := f.dead(); err != nil {
 		return err
 	}
 	return f.check("rename", newname, f.FS.Rename(oldname, newname))
 }
 
 func (f *fence) Remove(name string) error {
-	if err := f.health.failure(); err != nil {
+	if err := f.dead(); err != nil {
 		return err
 	}
 	err := f.FS.Remove(name)
@@ -178,14 +197,14 @@ func (f *fence) Remove(name string) error {
 }
 
 func (f *fence) RemoveAll(name string) error {
-	if err := f.health.failure(); err != nil {
+	if err := f.dead(); err != nil {
 		return err
 	}
 	return f.check("remove", name, f.FS.RemoveAll(name))
 }
 
 func (f *fence) MkdirAll(dir string, perm os.FileMode) error {
-	if err := f.health.failure(); err != nil {
+	if err := f.dead(); err != nil {
 		return err
 	}
 	return f.check("create directory", dir, f.FS.MkdirAll(dir, perm))
@@ -201,7 +220,7 @@ type fenceFile struct {
 }
 
 func (f *fenceFile) Write(p []byte) (int, error) {
-	if err := f.fence.health.failure(); err != nil {
+	if err := f.fence.dead(); err != nil {
 		return 0, err
 	}
 	n, err := f.File.Write(p)
@@ -212,7 +231,7 @@ func (f *fenceFile) Write(p []byte) (int, error) {
 }
 
 func (f *fenceFile) WriteAt(p []byte, off int64) (int, error) {
-	if err := f.fence.health.failure(); err != nil {
+	if err := f.fence.dead(); err != nil {
 		return 0, err
 	}
 	n, err := f.File.WriteAt(p, off)
@@ -223,21 +242,21 @@ func (f *fenceFile) WriteAt(p []byte, off int64) (int, error) {
 }
 
 func (f *fenceFile) Sync() error {
-	if err := f.fence.health.failure(); err != nil || f.fence.noSync {
+	if err := f.fence.dead(); err != nil || f.fence.noSync {
 		return err
 	}
 	return f.fence.check("sync", f.name, f.File.Sync())
 }
 
 func (f *fenceFile) SyncData() error {
-	if err := f.fence.health.failure(); err != nil || f.fence.noSync {
+	if err := f.fence.dead(); err != nil || f.fence.noSync {
 		return err
 	}
 	return f.fence.check("sync", f.name, f.File.SyncData())
 }
 
 func (f *fenceFile) SyncTo(length int64) (bool, error) {
-	if err := f.fence.health.failure(); err != nil || f.fence.noSync {
+	if err := f.fence.dead(); err != nil || f.fence.noSync {
 		return false, err
 	}
 	full, err := f.File.SyncTo(length)

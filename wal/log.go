@@ -78,11 +78,8 @@ type queued struct {
 func Open(dir string, o Options) (*Log, Report, error) {
 	o.ensureDefaults(dir)
 	h := newHealth()
-	fs := &fence{FS: o.FS, health: h, noSync: o.UnsafeNoSync}
-	if err := fs.MkdirAll(dir, 0o755); err != nil {
-		return nil, Report{}, fmt.Errorf("wal: %w", err)
-	}
-	if err := fs.MkdirAll(fs.PathDir(o.LogDir), 0o755); err != nil {
+	fs := &fence{FS: o.FS, health: h, locks: &lockSet{}, noSync: o.UnsafeNoSync}
+	if err := errors.Join(makeDir(fs, dir), makeDir(fs, fs.PathDir(o.LogDir))); err != nil {
 		return nil, Report{}, fmt.Errorf("wal: %w", err)
 	}
 	if _, err := fs.Lock(fs.PathJoin(dir, lockName)); err != nil {
@@ -101,7 +98,7 @@ func Open(dir string, o Options) (*Log, Report, error) {
 		if l.db != nil {
 			err = errors.Join(err, closeStore(h, l.db))
 		}
-		return nil, r, fmt.Errorf("wal: open %s: %w", dir, errors.Join(err, fs.releaseLocks()))
+		return nil, r, fmt.Errorf("wal: open %s: %w", dir, errors.Join(err, fs.locks.release()))
 	}
 	l.done = l.cur
 	h.mu.Lock()
@@ -229,7 +226,7 @@ func (l *Log) Close() error {
 		l.closed = true
 		l.mu.Unlock()
 		// Nobody waits for goroutines that may hang in Pebble.
-		return errors.Join(err, l.fs.releaseLocks())
+		return errors.Join(err, l.fs.locks.release())
 	}
 	l.helpers.Wait()
 	l.mu.Lock()
@@ -245,7 +242,7 @@ func (l *Log) Close() error {
 		err = errors.Join(err, closeStore(l.fs.health, l.db))
 		l.db = nil
 	}
-	return errors.Join(err, l.fs.releaseLocks())
+	return errors.Join(err, l.fs.locks.release())
 }
 
 // setStore makes db and wm (each may be nil) the ones in use.

@@ -1,6 +1,7 @@
 package wal
 
 import (
+	"errors"
 	"fmt"
 	"time"
 )
@@ -45,13 +46,17 @@ func (l *Log) flushPurged() {
 			return
 		case <-l.purge:
 		}
-		l.storeMu.RLock()
-		if l.db == nil {
-			l.storeMu.RUnlock()
-			continue
+		flushed, err := guard(l.fs.health, func() (<-chan struct{}, error) {
+			l.storeMu.RLock()
+			defer l.storeMu.RUnlock()
+			if l.db == nil {
+				return nil, ErrClosed
+			}
+			return l.db.AsyncFlush()
+		})
+		if errors.Is(err, ErrClosed) {
+			return
 		}
-		flushed, err := l.db.AsyncFlush()
-		l.storeMu.RUnlock()
 		if err != nil {
 			_ = l.fs.health.fail(fmt.Errorf("flush after a purge: %w", err))
 			return

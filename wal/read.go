@@ -15,15 +15,13 @@ import (
 // Errors: ErrCompacted if after lies before the log start; ErrNotFound if after is neither the log start nor an
 // entry; ErrDamaged; ErrClosed. Any goroutine.
 func (l *Log) Read(after, through kv.Zxid, maxBytes int, dst []kv.Entry) ([]kv.Entry, error) {
-	l.storeMu.RLock()
-	defer l.storeMu.RUnlock()
+	if err := l.Err(); err != nil {
+		return dst, err
+	}
 	l.mu.Lock()
 	logStart, last, closed := l.done.LogStart, l.done.last, l.closed
 	l.mu.Unlock()
 	through = min(through, last)
-	if err := l.Err(); err != nil {
-		return dst, err
-	}
 	switch {
 	case closed:
 		return dst, ErrClosed
@@ -31,15 +29,32 @@ func (l *Log) Read(after, through kv.Zxid, maxBytes int, dst []kv.Entry) ([]kv.E
 		return dst, fmt.Errorf("%w: after %v, the log starts after %v", ErrCompacted, after, logStart)
 	case after > last:
 		return dst, fmt.Errorf("%w: %v, the log ends at %v", ErrNotFound, after, last)
-	case after >= through || l.db == nil:
+	case after >= through:
 		return dst, nil
 	}
-	it, err := l.db.NewIter(&pebble.IterOptions{LowerBound: []byte{entryPrefix}, UpperBound: entryKey(through + 1)})
-	if err != nil {
-		return dst, err
+	got, err := guard(l.fs.health, func() ([]kv.Entry, error) {
+		var got []kv.Entry
+		err := l.iterate(entryKey(through+1), func(it *pebble.Iterator) (err error) {
+			got, err = readEntries(it, after, through, maxBytes, nil)
+			return err
+		})
+		return got, err
+	})
+	return append(dst, got...), err
+}
+
+// iterate opens an iterator over the groups below upper for f. Called through guard by everybody but the writer.
+func (l *Log) iterate(upper []byte, f func(*pebble.Iterator) error) error {
+	l.storeMu.RLock()
+	defer l.storeMu.RUnlock()
+	if l.db == nil {
+		return ErrClosed
 	}
-	dst, err = readEntries(it, after, through, maxBytes, dst)
-	return dst, errors.Join(err, it.Close())
+	it, err := l.db.NewIter(&pebble.IterOptions{LowerBound: []byte{entryPrefix}, UpperBound: upper})
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(it), it.Close())
 }
 
 // readEntries positions it in the group that holds after's successor and copies from there. The groups
@@ -124,39 +139,34 @@ func groupAt(it *pebble.Iterator, copied bool) (group, error) {
 // Locate returns the greatest point of the durable log at or before z (an entry, or the log start) with its
 // chain value. ok is false if z lies before the log start, or the log died. One index seek. Any goroutine.
 func (l *Log) Locate(z kv.Zxid) (at kv.Zxid, chain uint64, ok bool) {
-	l.storeMu.RLock()
-	defer l.storeMu.RUnlock()
 	l.mu.Lock()
-	d := durable{last: l.done.last, lastChain: l.done.lastChain}
-	d.LogStart, d.LogStartChain = l.done.LogStart, l.done.LogStartChain
-	closed := l.closed
+	last, lastChain, start, startChain := l.done.last, l.done.lastChain, l.done.LogStart, l.done.LogStartChain
 	l.mu.Unlock()
 	switch {
-	case z >= d.last:
-		return d.last, d.lastChain, true
-	case z < d.LogStart || closed || l.db == nil || l.Err() != nil:
+	case z >= last:
+		return last, lastChain, true
+	case z < start || l.Err() != nil:
 		return 0, 0, false
 	}
-	it, err := l.db.NewIter(&pebble.IterOptions{LowerBound: []byte{entryPrefix}, UpperBound: []byte{entryPrefixEnd}})
-	if err != nil {
-		return 0, 0, false
-	}
-	defer func() { _ = it.Close() }()
-	if !it.SeekLT(entryKey(z + 1)) {
-		return d.LogStart, d.LogStartChain, it.Error() == nil
-	}
-	g, err := groupAt(it, false)
-	if err != nil {
-		return 0, 0, false
-	}
-	e, found, err := g.find(z)
-	if err != nil || !found {
-		return 0, 0, false
-	}
-	if e.Zxid <= d.LogStart {
-		return d.LogStart, d.LogStartChain, true
-	}
-	return e.Zxid, e.Chain, true
+	e, err := guard(l.fs.health, func() (kv.Entry, error) {
+		e := kv.Entry{Zxid: start, Chain: startChain}
+		err := l.iterate([]byte{entryPrefixEnd}, func(it *pebble.Iterator) error {
+			if !it.SeekLT(entryKey(z + 1)) {
+				return it.Error()
+			}
+			g, err := groupAt(it, false)
+			if err != nil {
+				return err
+			}
+			found, ok, err := g.find(z)
+			if err == nil && ok && found.Zxid > start {
+				e = kv.Entry{Zxid: found.Zxid, Chain: found.Chain}
+			}
+			return err
+		})
+		return e, err
+	})
+	return e.Zxid, e.Chain, err == nil
 }
 
 // throughGroup is the part of a group up to some zxid.
@@ -170,35 +180,30 @@ type throughGroup struct {
 // entriesThrough returns the entries <= z of the group that holds the greatest entry <= z, as last written,
 // synced or not. Only the writer calls it.
 func (l *Log) entriesThrough(z kv.Zxid) (t throughGroup, err error) {
-	it, err := l.db.NewIter(&pebble.IterOptions{LowerBound: []byte{entryPrefix}, UpperBound: []byte{entryPrefixEnd}})
-	if err != nil {
-		return t, err
-	}
-	defer func() { err = errors.Join(err, it.Close()) }()
-	if !it.SeekLT(entryKey(z + 1)) {
-		if err := it.Error(); err != nil {
-			return t, err
+	err = l.iterate([]byte{entryPrefixEnd}, func(it *pebble.Iterator) error {
+		if !it.SeekLT(entryKey(z + 1)) {
+			if err := it.Error(); err != nil {
+				return err
+			}
+			return broken("no entry at or before %v", z)
 		}
-		return t, broken("no entry at or before %v", z)
-	}
-	g, err := groupAt(it, true)
-	if err != nil {
-		return t, err
-	}
-	t.prev, t.prevChain = g.prev, g.prevChain
-	rd := g.reader()
-	for {
-		e, more, err := rd.next()
+		g, err := groupAt(it, true)
 		if err != nil {
-			return t, err
+			return err
 		}
-		if !more {
-			return t, nil
+		t.prev, t.prevChain = g.prev, g.prevChain
+		rd := g.reader()
+		for {
+			e, more, err := rd.next()
+			if err != nil || !more {
+				return err
+			}
+			if e.Zxid > z {
+				t.cut = true
+				return nil
+			}
+			t.entries = append(t.entries, e)
 		}
-		if e.Zxid > z {
-			t.cut = true
-			return t, nil
-		}
-		t.entries = append(t.entries, e)
-	}
+	})
+	return t, err
 }

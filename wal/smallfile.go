@@ -89,6 +89,30 @@ func writeFileAtomically(fs vfs.FS, path string, b []byte) error {
 	return syncDir(fs, fs.PathDir(path))
 }
 
+// makeDir creates dir and its parents durably. Without the syncs a power cut after the first acknowledged
+// writes can remove the whole directory, and the member would come back blank.
+func makeDir(fs vfs.FS, dir string) error {
+	parent := fs.PathDir(dir)
+	if _, err := fs.Stat(dir); err == nil {
+		// An earlier start may have been killed between the two. A parent that cannot be opened was not made by it.
+		if d, err := fs.OpenDir(parent); err == nil {
+			return errors.Join(d.Sync(), d.Close())
+		}
+		return nil
+	} else if !isNotExist(err) {
+		return err
+	}
+	if parent != dir {
+		if err := makeDir(fs, parent); err != nil {
+			return err
+		}
+	}
+	if err := fs.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	return syncDir(fs, parent)
+}
+
 func syncDir(fs vfs.FS, dir string) error {
 	d, err := fs.OpenDir(dir)
 	if err != nil {

@@ -82,7 +82,9 @@ type SnapshotPoint struct {
 // Write is one atomic, synced step of the log. The parts apply in field order.
 type Write struct {
 	// Seq is the caller's number, reported in Completion. Seqs of one log must not fall; 0 means "none".
-	Seq      uint64
+	Seq uint64
+	// Identity goes to the store and then to the identity file. Trusted is the only part that should come with
+	// it: after a crash between the two a store that holds more is suspect.
 	Identity *Identity
 	Accepted *Promise
 	Install  *Install

@@ -39,38 +39,43 @@ func entryKeyZxid(k []byte) (kv.Zxid, error) {
 
 // openStore opens the Pebble directory dir, which exists. Pebble runs on a goroutine of its own because a
 // failure during Open may end in Logger.Fatalf, which here never returns.
-func openStore(fs *fence, dir string, o *Options) (db *pebble.DB, err error) {
-	err = guard(fs.health, func() (err error) {
-		db, err = pebble.Open(dir, pebbleOptions(fs, o))
-		return err
+func openStore(fs *fence, dir string, o *Options) (*pebble.DB, error) {
+	pebbleFS := *fs
+	pebbleFS.park = true
+	return guard(fs.health, func() (*pebble.DB, error) {
+		return pebble.Open(dir, pebbleOptions(&pebbleFS, o))
 	})
-	if err != nil {
-		return nil, err
-	}
-	return db, nil
 }
 
-// guard runs f on a goroutine and returns its error, a panic of it as an error, or the failure that killed
-// the disk, whichever comes first. In the last case the goroutine is abandoned.
-func guard(h *health, f func() error) error {
-	done := make(chan error, 1)
+// guard runs f, which reaches into Pebble, on a goroutine of its own. It returns f's result, a panic of f as
+// damage, or the failure that killed the disk, whichever comes first. In the last case the goroutine is
+// abandoned: it may never return, since a dead Pebble keeps its locks.
+func guard[T any](h *health, f func() (T, error)) (T, error) {
+	type result struct {
+		v   T
+		err error
+	}
+	done := make(chan result, 1)
 	go func() {
+		var r result
 		defer func() {
 			if p := recover(); p != nil {
-				done <- fmt.Errorf("%w: pebble panicked: %v", ErrDamaged, p)
+				r.err = fmt.Errorf("%w: pebble panicked: %v", ErrDamaged, p)
 			}
+			done <- r
 		}()
-		done <- f()
+		r.v, r.err = f()
 	}()
+	var r result
 	select {
-	case err := <-done:
+	case r = <-done:
 		if dead := h.failure(); dead != nil {
-			return dead
+			return r.v, dead
 		}
-		return err
 	case <-h.dead:
-		return h.failure()
+		r.err = h.failure()
 	}
+	return r.v, r.err
 }
 
 // closeStore closes db. A dead one cannot be closed (its goroutines may hang or panic): it is abandoned, and
@@ -79,7 +84,8 @@ func closeStore(h *health, db *pebble.DB) error {
 	if err := h.failure(); err != nil {
 		return err
 	}
-	return guard(h, db.Close)
+	_, err := guard(h, func() (struct{}, error) { return struct{}{}, db.Close() })
+	return err
 }
 
 // pebbleOptions suit a log: keys arrive in order and are read in order, values are large, old data goes by

@@ -82,6 +82,11 @@ func (l *Log) commit(ws []queued) (int, error) {
 			return 0, err
 		}
 		n++
+		// The identity file follows its batch. A crash between them is repaired only as long as the store holds
+		// nothing else (judge), so nothing else may share that batch.
+		if w.Identity != nil {
+			break
+		}
 	}
 	if err := b.finish(); err != nil {
 		return 0, err
