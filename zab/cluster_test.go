@@ -457,13 +457,15 @@ func (c *cluster) apply(n *testNode, a Apply) {
 // noteCommits extends G by what an established leader claims, and notes establishments (P3, P7, P22).
 func (c *cluster) noteCommits(n *testNode) {
 	p := n.p
-	if p == nil || p.leader == nil || p.stage != Broadcast {
+	if p == nil || p.leader == nil || !p.leader.everEstablished {
 		return
 	}
 	s := n.shadow
 	k := s.index(p.committed)
 	e := p.leader.epoch
-	if est, ok := c.est[e]; !ok {
+	if p.stage != Broadcast {
+		// A re-epoch has begun; what the old epoch committed counts.
+	} else if est, ok := c.est[e]; !ok {
 		h := s.index(kv.MakeZxid(e, 0))
 		c.est[e] = establishment{who: n.id, inc: p.leader.inc, h: slices.Clone(s.hist[:h])}
 		if len(c.g) > h || len(c.g) > 0 && c.g[len(c.g)-1].Chain != s.hist[len(c.g)-1].Chain {
