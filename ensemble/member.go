@@ -172,7 +172,8 @@ func (m *Member) start() (err error) {
 		m.net, err = transport.New(transport.Options{
 			ID: cfg.ID, Peers: cfg.addresses(),
 			LearnerListener: cfg.Listeners.Learner, ElectionListener: cfg.Listeners.Election,
-			Hello: hello.get, Handler: m.inbox, Snapshots: arrivals{st.store, m.snaps}, Logger: m.log,
+			Codec: transport.Codec{Append: zab.AppendMessage, Decode: zab.DecodeMessage}, Hello: hello.get, Handler: m.inbox,
+			Snapshots: arrivals{st.store, m.snaps}, Logger: m.log,
 		})
 		if err != nil {
 			return fmt.Errorf("peer ports: %w", err)
