@@ -1,9 +1,6 @@
 package ensemble
 
 import (
-	"context"
-	"log/slog"
-
 	"kvd/ensemble/replica"
 	"kvd/wal"
 	"kvd/zab"
@@ -159,29 +156,32 @@ func (l *loop) startStreams(sent []zab.Outbound) {
 	}
 }
 
-// report logs transitions, never traffic.
+// report logs transitions, never traffic: why first, then what became of it.
 func (l *loop) report(r *replica.Ready) {
-	if r.Role != nil {
-		c := r.Role
-		args := []any{"role", c.Role.String(), "epoch", uint32(c.Epoch)}
+	for i := range r.Events {
+		if e := &r.Events[i]; e.Kind == eventElected {
+			l.log.Info(e.Kind, "detail", e.Text)
+		}
+	}
+	if c := r.Role; c != nil {
+		args := []any{"role", c.Role.String()}
 		if c.Role != zab.Looking {
-			args = append(args, "stage", c.Stage.String())
+			args = append(args, "stage", c.Stage.String(), "leader", uint64(c.Leader), "epoch", uint32(c.Epoch))
 		}
-		if c.Leader != 0 {
-			args = append(args, "leader", uint64(c.Leader))
-		}
-		if c.Reason != "" {
-			args = append(args, "reason", c.Reason)
-		}
-		l.log.Info("role", args...)
+		l.log.Info("role", append(args, "reason", c.Reason)...)
 	}
 	for i := range r.Events {
-		l.log.Log(context.Background(), eventLevel(r.Events[i].Kind), r.Events[i].Kind, slog.String("detail", r.Events[i].Text))
+		if e := &r.Events[i]; e.Kind != eventElected && e.Kind != eventRole {
+			l.log.Info(e.Kind, "detail", e.Text)
+		}
 	}
 	if r.Role != nil || r.Serving != nil {
 		l.publish(l.replica.Status())
 	}
 }
 
-// eventLevel tells the story's main lines from its details.
-func eventLevel(string) slog.Level { return slog.LevelInfo }
+// Kinds of events with a place of their own in the story.
+const (
+	eventElected = "elected"
+	eventRole    = "role" // the same as Ready.Role
+)

@@ -13,7 +13,7 @@ import (
 )
 
 // testLogger writes a member's log to the test's.
-func testLogger(t *testing.T) *slog.Logger {
+func testLogger(t testing.TB) *slog.Logger {
 	return slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.TimeKey {
 			return slog.String("t", a.Value.Time().Format("05.000"))
@@ -22,7 +22,7 @@ func testLogger(t *testing.T) *slog.Logger {
 	}}))
 }
 
-type testWriter struct{ t *testing.T }
+type testWriter struct{ t testing.TB }
 
 func (w testWriter) Write(p []byte) (int, error) {
 	w.t.Logf("%s", p)
@@ -30,7 +30,7 @@ func (w testWriter) Write(p []byte) (int, error) {
 }
 
 // form writes an ensemble's identity into a directory, so that a test need not wait for forming.
-func form(t *testing.T, dir string, id MemberID) {
+func form(t testing.TB, dir string, id MemberID) {
 	t.Helper()
 	l, _, err := wal.Open(dir, wal.Options{})
 	if err != nil {
@@ -46,7 +46,7 @@ func form(t *testing.T, dir string, id MemberID) {
 	}
 }
 
-func listen(t *testing.T) net.Listener {
+func listen(t testing.TB) net.Listener {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -79,7 +79,7 @@ func TestSingleMemberServes(t *testing.T) {
 	}
 }
 
-func write(t *testing.T, ctx context.Context, c *client.Client, path string) {
+func write(t testing.TB, ctx context.Context, c *client.Client, path string) {
 	t.Helper()
 	if _, _, err := c.Create(ctx, path, []byte("x"), 0); err != nil {
 		t.Fatal(fmt.Errorf("create %s: %w", path, err))
@@ -88,7 +88,7 @@ func write(t *testing.T, ctx context.Context, c *client.Client, path string) {
 
 // trio is three members of one test.
 type trio struct {
-	t       *testing.T
+	t       testing.TB
 	dirs    [3]string
 	members [3]*Member
 	peers   []Peer
@@ -96,7 +96,7 @@ type trio struct {
 }
 
 // startTrio starts three formed members on ports from the kernel.
-func startTrio(t *testing.T, tune func(*Config)) *trio {
+func startTrio(t testing.TB, tune func(*Config)) *trio {
 	t.Helper()
 	tr := &trio{t: t, tune: tune}
 	for i := range tr.dirs {

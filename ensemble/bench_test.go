@@ -1,0 +1,63 @@
+package ensemble
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"kvd/kv/client"
+)
+
+// BenchmarkWrites is 16 connections with 16 outstanding 128-byte setData each, over TCP, on three members in this
+// process. cpu-us/op is user and system time of the whole process, clients included, for each write.
+func BenchmarkWrites(b *testing.B) {
+	ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
+	defer cancel()
+	tr := startTrio(b, nil)
+	tr.serving(ctx, 0, 1, 2)
+	const conns, depth = 16, 16
+	clients := make([]*client.Client, conns)
+	for i := range clients {
+		c, err := client.Dial(ctx, tr.peers[i%3].ClientAddr)
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer c.Close()
+		clients[i] = c
+		for j := range depth {
+			write(b, ctx, c, fmt.Sprintf("/n%d-%d", i, j))
+		}
+	}
+	data := make([]byte, 128)
+	left := make(chan struct{}, b.N)
+	for range b.N {
+		left <- struct{}{}
+	}
+	close(left)
+	var before, after syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &before)
+	b.ResetTimer()
+	var wg sync.WaitGroup
+	for i := range conns {
+		for j := range depth {
+			wg.Go(func() {
+				path := fmt.Sprintf("/n%d-%d", i, j)
+				for range left {
+					if _, err := clients[i].Set(ctx, path, data, -1); err != nil {
+						b.Error(err)
+						return
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+	b.StopTimer()
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &after)
+	cpu := after.Utime.Nano() + after.Stime.Nano() - before.Utime.Nano() - before.Stime.Nano()
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "writes/s")
+	b.ReportMetric(float64(cpu)/1e3/float64(b.N), "cpu-us/op")
+}
