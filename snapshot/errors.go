@@ -14,7 +14,7 @@ var ErrDamaged = errors.New("snapshot damaged")
 // ErrBadChunk matches the refusal of a received chunk: wrong hash, wrong place, too long.
 var ErrBadChunk = errors.New("bad snapshot chunk")
 
-// ErrOrder means that a Source yielded its records out of order or a key twice: a bug in the source.
+// ErrOrder means that a Source yielded its records out of order, a key twice, or a deletion in a full snapshot: a bug in the source.
 var ErrOrder = errors.New("snapshot records out of order")
 
 // DamageError says which file is damaged and where it was noticed.
@@ -40,3 +40,15 @@ func (e *DamageError) Is(target error) bool { return target == ErrDamaged }
 
 // ChunkHash is the hash that goes with a streamed chunk: xxhash64, seed 0. Part of the peer protocol.
 func ChunkHash(data []byte) uint64 { return xxhash.Sum64(data) }
+
+func orderError(r Record, last []byte) error {
+	return fmt.Errorf("%w: table %d key %.64q after table %d key %.64q", ErrOrder, r.Table, r.Key, last[0], last[1:])
+}
+
+func deletionError(r Record) error {
+	return fmt.Errorf("%w: table %d key %.64q: a deletion in a full snapshot", ErrOrder, r.Table, r.Key)
+}
+
+func missingBytes(f File, have int64) error {
+	return fmt.Errorf("snapshot: %s: %d of %d bytes received", f.Name, have, f.Bytes)
+}

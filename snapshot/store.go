@@ -3,6 +3,8 @@ package snapshot
 import (
 	"context"
 	"io"
+
+	"kvd/kv"
 )
 
 // Store holds the files of snapshot points. See the package comment for what may run at the same time.
@@ -59,4 +61,16 @@ type Receiver interface {
 
 	// Close gives up and keeps what was received for the next attempt. Harmless after Commit.
 	Close() error
+}
+
+// referenced returns the names of all files of points, and the newest point's zxid.
+func referenced(points []Point) (names map[string]bool, newest kv.Zxid) {
+	names = map[string]bool{}
+	for _, p := range points {
+		newest = max(newest, p.Zxid)
+		for _, f := range p.Files {
+			names[f.Name] = true
+		}
+	}
+	return names, newest
 }
