@@ -573,7 +573,7 @@ func (c *cluster) check() {
 			holders++
 		}
 		for e, est := range c.est {
-			if st.Current < e {
+			if st.Current < e || len(h) == 0 {
 				continue
 			}
 			k := n.disk.index(kv.MakeZxid(e, 0))

@@ -206,6 +206,9 @@ func (p *Peer) startSync(pr *progress) {
 		// An observer holds nothing uncommitted, unless it was a voter once.
 		pr.target = max(p.committed, pr.plan.point)
 	}
+	if p.cfg.Mutations.TruncateAgainstCommitted {
+		pr.target = max(p.committed, pr.plan.point) // what is outstanding follows as live proposals
+	}
 	pr.progressAt = p.now
 	switch pr.plan.kind {
 	case planDiff:

@@ -7,11 +7,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"kvd/zab/quorum"
 )
 
 var (
 	flagSeed = flag.Int64("seed", -1, "replay one random schedule")
-	flagRuns = flag.Int("runs", 3000, "number of random schedules")
+	flagRuns = flag.Int("runs", 4000, "number of random schedules")
 )
 
 // schedule is one short random run: an arbitrary oracle elects anybody, links break and lose messages, disks
@@ -24,6 +26,10 @@ type schedule struct {
 	// loseMessages drops single messages in the middle of a link; the protocol must notice.
 	loseMessages bool
 	faults       int // per thousand steps
+	episodes     bool
+	quiet        bool // nobody proposes in this episode
+	// slowDisk and slowNet stall members for a while, so that histories diverge.
+	slowDisk, slowNet map[quorum.MemberID]bool
 }
 
 func newSchedule(seed int64, mut Mutations) *schedule {
@@ -44,7 +50,7 @@ func newSchedule(seed int64, mut Mutations) *schedule {
 	if rnd.IntN(4) == 0 {
 		cfg.RolloverCounter = 4
 	}
-	s := &schedule{cluster: newCluster(voters, observers, cfg), rnd: rnd, loseMessages: rnd.IntN(4) == 0, faults: 5 + rnd.IntN(60)}
+	s := &schedule{cluster: newCluster(voters, observers, cfg), rnd: rnd, loseMessages: rnd.IntN(4) == 0, faults: 5 + rnd.IntN(50), episodes: rnd.IntN(2) == 0}
 	s.log = func(format string, args ...any) { fmt.Fprintf(&s.trace, format+"\n", args...) }
 	return s
 }
@@ -60,6 +66,20 @@ func (s *schedule) step() {
 		s.fault(n)
 		return
 	}
+	if s.episodes && s.rnd.IntN(50) == 0 {
+		s.episode()
+		return
+	}
+	if n.p == nil && s.rnd.IntN(6) == 0 {
+		s.start(n.id)
+		return
+	}
+	if s.rnd.IntN(40) == 0 {
+		s.slowDisk, s.slowNet = map[quorum.MemberID]bool{}, map[quorum.MemberID]bool{}
+		for _, id := range s.members.Members() {
+			s.slowDisk[id], s.slowNet[id] = s.rnd.IntN(3) == 0, s.rnd.IntN(4) == 0
+		}
+	}
 	switch r := s.rnd.IntN(100); {
 	case r < 52:
 		if len(s.links) == 0 {
@@ -70,36 +90,61 @@ func (s *schedule) step() {
 		if s.rnd.IntN(2) == 0 {
 			to = l.leader
 		}
-		for range 1 + s.rnd.IntN(3) {
+		if s.slowNet[l.learner] {
+			return
+		}
+		for range 1 + s.rnd.IntN(4) {
 			if s.link(l.id) != nil {
 				s.deliver(l, to)
 			}
 		}
 		s.settle()
 	case r < 72:
-		s.persist(n, s.rnd.IntN(3))
+		if !s.slowDisk[n.id] {
+			s.persist(n, s.rnd.IntN(3))
+		}
 	case r < 80:
 		s.connect(n)
 	case r < 90:
 		s.propose(s.leading(n))
-	case r < 94:
+	case r < 95:
 		s.campaign()
-	case r < 97:
-		s.tick(n)
-	case r < 98:
-		s.takeSnapshot(n, s.rnd.IntN(4))
-	default:
-		if n.p == nil {
-			s.start(n.id)
+	case r < 99:
+		for _, id := range s.members.Members() {
+			if s.rnd.IntN(4) > 0 {
+				s.tick(s.nodes[id])
+			}
 		}
+	default:
+		s.takeSnapshot(n, s.rnd.IntN(4))
 	}
 }
 
 func (s *schedule) fault(n *testNode) {
-	switch s.rnd.IntN(6) {
-	case 0, 1:
+	switch s.rnd.IntN(10) {
+	case 8, 9: // power fails in the middle of what the disk was doing
+		if n.p != nil && len(n.queue) > 1 {
+			s.persist(n, 1+s.rnd.IntN(len(n.queue)-1))
+			s.crash(n.id)
+			if s.rnd.IntN(2) == 0 {
+				s.start(n.id)
+			}
+		}
+	case 6, 7:
+		if o := s.leading(n); o.p != nil {
+			s.crash(o.id)
+			if s.rnd.IntN(2) == 0 {
+				s.start(o.id)
+			}
+		}
+	case 0, 1: // often the learner is back at once
 		if len(s.links) > 0 {
-			s.breakLink(s.links[s.rnd.IntN(len(s.links))])
+			l := s.links[s.rnd.IntN(len(s.links))]
+			s.breakLink(l)
+			if o := s.nodes[l.learner]; o.p != nil && o.p.role == Looking && s.rnd.IntN(2) == 0 {
+				o.p.Follow(l.leader)
+				s.pump(o)
+			}
 		}
 	case 2:
 		if n.p != nil {
@@ -128,6 +173,41 @@ func (s *schedule) fault(n *testNode) {
 				}
 			}
 		}
+	}
+}
+
+// episode ends the reign at hand, and gives one to anybody with anybody's support: epochs change fast, and histories
+// that should be gone come back.
+func (s *schedule) episode() {
+	leader := s.members.Voters[s.rnd.IntN(len(s.members.Voters))]
+	keepDown := s.rnd.IntN(3) == 0
+	s.quiet = s.rnd.IntN(3) == 0
+	for _, id := range s.members.Members() {
+		n := s.nodes[id]
+		if n.p != nil && s.rnd.IntN(3) == 0 {
+			s.crash(id)
+		}
+		if n.p == nil {
+			if keepDown && id != leader && s.rnd.IntN(2) == 0 {
+				continue
+			}
+			s.start(id)
+		}
+		n.p.Look("episode")
+		s.pump(n)
+		switch {
+		case id == leader:
+			n.p.Lead()
+		case s.rnd.IntN(3) > 0:
+			n.p.Follow(leader)
+		}
+		s.pump(n)
+		if !s.slowDisk[id] {
+			s.persist(n, 0)
+		}
+	}
+	for _, id := range s.members.Members() {
+		s.connect(s.nodes[id])
 	}
 }
 
@@ -162,7 +242,7 @@ func (s *schedule) campaign() {
 }
 
 func (s *schedule) propose(n *testNode) {
-	if n.p == nil {
+	if n.p == nil || s.quiet {
 		return
 	}
 	for range 1 + s.rnd.IntN(3) {
@@ -228,7 +308,7 @@ func (s *schedule) heal() {
 func runSchedule(seed int64, mut Mutations, verbose bool) *schedule {
 	s := newSchedule(seed, mut)
 	s.verbose = verbose
-	steps := 200 + s.rnd.IntN(500)
+	steps := 300 + s.rnd.IntN(700)
 	for i := 0; i < steps && s.violation == ""; i++ {
 		s.step()
 	}
