@@ -38,7 +38,7 @@ func (l *loop) carryOut(r replica.Ready) {
 	}
 	if r.Identity != nil {
 		id := wal.Identity{ClusterID: r.Identity.ClusterID, Member: uint64(l.cfg.ID)}
-		l.wal.Submit(wal.Write{Identity: &id, Done: func(err error) {
+		l.wal.Submit(wal.Write{Identity: &id, Trusted: r.Identity.Trusted, Done: func(err error) {
 			if err == nil {
 				l.hello.adopt(id.ClusterID)
 				l.inbox.push(identityDone{}, false)

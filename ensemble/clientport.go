@@ -22,6 +22,8 @@ const (
 	gateTicks = int64(2 * time.Second / tick)
 	// janitorEvery is how often connections are looked at.
 	janitorEvery = 100 * time.Millisecond
+	// drainLimit bounds the last replies at a shutdown.
+	drainLimit = 500 * time.Millisecond
 	// maxAcceptDelay bounds the pause after a failed accept (no file descriptors).
 	maxAcceptDelay = time.Second
 	// logEvery bounds the log lines about misbehaving clients: one a second and how many were left out.
@@ -44,6 +46,7 @@ type clientPort struct {
 
 	group     sync.WaitGroup // every goroutine of the port
 	stopping  atomic.Bool    // no new connections
+	draining  atomic.Bool    // results are written although no leader is established any more: shutdown
 	listeners []net.Listener
 	stop      chan struct{}
 
@@ -116,6 +119,18 @@ func (p *clientPort) close() {
 	p.group.Wait()
 }
 
+// drain writes what has been answered. A client that does not read is not waited for.
+func (p *clientPort) drain() {
+	p.draining.Store(true)
+	deadline := time.Now().Add(drainLimit)
+	p.each(func(c *conn) {
+		_ = c.nc.SetWriteDeadline(deadline)
+		c.wmu.Lock()
+		c.pump()
+		c.wmu.Unlock()
+	})
+}
+
 // stopAccepting closes the listeners; connections go on.
 func (p *clientPort) stopAccepting() {
 	p.stopping.Store(true)
@@ -181,6 +196,8 @@ func (p *clientPort) drop(c *conn) {
 		p.sessions.detach(id, c)
 	}
 	p.tree.RemoveWatcher(c)
+	p.latency.received.Add(c.received.Load())
+	p.latency.sent.Add(c.sent.Load())
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.conns, c)
@@ -224,15 +241,17 @@ func (p *clientPort) connections() int {
 	return len(p.conns)
 }
 
-// setGate opens or shuts the gate; opening wakes all writers for what gathered meanwhile.
-func (p *clientPort) setGate(open bool) {
+// setGate opens or shuts the gate and reports whether that is a change. Opening wakes all writers for what gathered
+// meanwhile.
+func (p *clientPort) setGate(open bool) bool {
 	if p.gate.isOpen() == open {
-		return
+		return false
 	}
 	p.gate.set(open, p.clock.now())
 	if open {
 		p.each(func(c *conn) { c.wake.signal() })
 	}
+	return true
 }
 
 // settled is the zxid up to which the applier has published, queued the events and handed over the results.

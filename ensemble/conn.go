@@ -7,6 +7,7 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"kvd/kv"
 	"kvd/kv/wire"
@@ -22,6 +23,7 @@ const (
 	maxReadBatch  = 128     // writes handed to the loop at once
 	flushBytes    = 64 << 10
 	keepOutBytes  = 128 << 10 // a larger output buffer is not kept
+	keepEvents    = 1024      // nor a longer queue of events
 )
 
 // conn is one client connection: TCP or in-process.
@@ -59,8 +61,10 @@ type conn struct {
 
 	wake *waker // of the writer
 
-	// batch: decoded writes not yet pushed into the intake. Owned by the reader.
-	batch []*slot
+	// Owned by the reader. batch: decoded writes not yet pushed into the intake; readAt: when the present frames
+	// came in.
+	batch  []*slot
+	readAt time.Time
 
 	// ---- owned by whoever holds wmu (pump) ----
 	wmu      sync.Mutex
@@ -147,7 +151,8 @@ func (c *conn) Event(e kv.Event) {
 		c.port.markDirty(c)
 	}
 	if over {
-		c.close("watch events piled up unread")
+		// Not here: closing logs, and a lock of the watch table is held.
+		c.port.group.Go(func() { c.close("watch events piled up unread") })
 	}
 }
 
@@ -200,7 +205,7 @@ func (c *conn) tryPump() bool {
 // wmu is held.
 func (c *conn) pump() bool {
 	for {
-		if !c.port.gate.isOpen() {
+		if !c.port.gate.isOpen() && !c.port.draining.Load() {
 			return !c.isClosed() // reopening wakes the writer
 		}
 		// settled before mu: every event and every result up to it is then visible below.
@@ -249,10 +254,8 @@ func (c *conn) pump() bool {
 			c.writeHeader(wire.XidPing, int64(c.lastZxid), kv.CodeOK)
 			c.sent.Add(1)
 		}
-		if !c.flush() {
-			return false
-		}
-		if last {
+		c.lastView = nil // reads that need it were taken together with their write
+		if !c.flush() || last {
 			return false
 		}
 		c.recycle()
@@ -272,6 +275,9 @@ func (c *conn) takeEvents() {
 		c.pending[i] = e
 	}
 	clear(c.events)
+	if cap(c.events) > keepEvents {
+		c.events = nil
+	}
 	c.events = c.events[:0]
 	c.eventBytes = 0
 }
@@ -289,6 +295,9 @@ func (c *conn) writeEvents(z kv.Zxid) {
 		rest := copy(c.pending, c.pending[n:])
 		clear(c.pending[rest:])
 		c.pending = c.pending[:rest]
+		if rest == 0 && cap(c.pending) > keepEvents {
+			c.pending = nil
+		}
 	}
 }
 
@@ -300,6 +309,7 @@ func (c *conn) answer(s *slot) {
 			s.view = c.lastView
 		}
 		c.answerRead(s)
+		s.view = nil
 		return
 	case slotRefused:
 		if s.view == nil && c.lastView != nil {
@@ -352,8 +362,11 @@ func (c *conn) recycle() {
 	if len(c.run) == 0 {
 		return
 	}
+	var lat latencyBatch
+	now := time.Now()
 	c.mu.Lock()
 	for _, s := range c.run {
+		lat.add(now.Sub(s.at))
 		c.held--
 		c.heldBytes -= s.cost
 		s.reset()
@@ -361,6 +374,7 @@ func (c *conn) recycle() {
 	}
 	c.cond.Broadcast()
 	c.mu.Unlock()
+	c.port.latency.note(&lat)
 	clear(c.run)
 	c.run = c.run[:0]
 }

@@ -119,28 +119,46 @@ type latencyStats struct {
 	min, max, sum, seen atomic.Int64 // microseconds
 }
 
-// note records one request's time from its frame to its reply.
-func (l *latencyStats) note(d time.Duration) {
-	us := max(d.Microseconds(), 0)
-	for {
+// latencyBatch gathers the latencies of what one flush answered, from frame to reply.
+type latencyBatch struct {
+	min, max, sum time.Duration
+	n             int64
+}
+
+func (b *latencyBatch) add(d time.Duration) {
+	d = max(d, 0)
+	if b.n == 0 || d < b.min {
+		b.min = d
+	}
+	b.max = max(b.max, d)
+	b.sum += d
+	b.n++
+}
+
+// note adds a batch.
+func (l *latencyStats) note(b *latencyBatch) {
+	if b.n == 0 {
+		return
+	}
+	for hi := b.max.Microseconds(); ; {
 		old := l.max.Load()
-		if us <= old || l.max.CompareAndSwap(old, us) {
+		if hi <= old || l.max.CompareAndSwap(old, hi) {
 			break
 		}
 	}
-	for {
+	for lo := b.min.Microseconds() + 1; ; { // kept plus one, so that 0 says "none yet"
 		old := l.min.Load()
-		if (us >= old && l.seen.Load() > 0) || l.min.CompareAndSwap(old, us) {
+		if old != 0 && lo >= old || l.min.CompareAndSwap(old, lo) {
 			break
 		}
 	}
-	l.sum.Add(us)
-	l.seen.Add(1)
+	l.sum.Add(b.sum.Microseconds())
+	l.seen.Add(b.n)
 }
 
 func (l *latencyStats) read() (lo, avg, hi time.Duration) {
 	if n := l.seen.Load(); n > 0 {
 		avg = time.Duration(l.sum.Load()/n) * time.Microsecond
 	}
-	return time.Duration(l.min.Load()) * time.Microsecond, avg, time.Duration(l.max.Load()) * time.Microsecond
+	return time.Duration(max(l.min.Load()-1, 0)) * time.Microsecond, avg, time.Duration(l.max.Load()) * time.Microsecond
 }

@@ -137,7 +137,9 @@ func (l *loop) onApplied(z kv.Zxid, request uint64) {
 // openGate opens the client port's gate once the term's beginning is applied here.
 func (l *loop) openGate() {
 	if l.serving.Open && l.applied >= l.serving.Since {
-		l.port.setGate(true)
+		if l.port.setGate(true) {
+			l.publish(l.replica.Status())
+		}
 	}
 }
 
@@ -198,6 +200,7 @@ type shutdownAsked struct{}
 func (shutdownAsked) deliver(l *loop) {
 	if !l.closing {
 		l.closing = true
+		l.port.draining.Store(true)
 		l.replica.Shutdown()
 	}
 }

@@ -57,6 +57,8 @@ type Member struct {
 	served chan struct{} // closed when the member answered clients for the first time
 
 	cancel  context.CancelFunc // of the snapshotter
+	up      chan struct{}      // closed when start has succeeded
+	aborted chan struct{}      // or has failed
 	closing chan struct{}      // closed when the member begins to end
 	done    chan struct{}
 	once    sync.Once
@@ -83,10 +85,12 @@ func Start(ctx context.Context, cfg Config) (_ *Member, err error) {
 	}
 	m := &Member{
 		cfg: cfg, log: cfg.Logger.With("member", uint64(cfg.ID)), started: time.Now(),
-		served: make(chan struct{}), closing: make(chan struct{}), done: make(chan struct{}),
+		served: make(chan struct{}), up: make(chan struct{}), aborted: make(chan struct{}),
+		closing: make(chan struct{}), done: make(chan struct{}),
 	}
 	m.cfg.Logger = m.log
 	if err := m.start(); err != nil {
+		close(m.aborted)
 		return nil, fmt.Errorf("member %d: %w", cfg.ID, err)
 	}
 	return m, nil
@@ -159,8 +163,8 @@ func (m *Member) start() (err error) {
 	rep, err := replica.New(cfg.replicaConfig(members), replica.Start{
 		Durable: durableState(&state),
 		Identity: replica.Identity{
-			ClusterID: state.ClusterID, Blank: state.Blank(), Suspect: state.Suspect != "",
-			Mint: cfg.Bootstrap || cfg.alone(),
+			ClusterID: state.ClusterID, Suspect: state.Suspect != "", Bootstrap: cfg.Bootstrap,
+			Run: randomUint64(), Mint: newClusterID(),
 		},
 		Applied: st.view.Zxid(), View: m.tree.View, History: m.wal,
 	})
@@ -197,22 +201,29 @@ func (m *Member) start() (err error) {
 	go m.disk.run()
 	m.port.start(cfg.Listeners.Client)
 	go m.loop.run()
+	close(m.up)
 	return nil
 }
 
 // firstToken numbers the requests of a run: a random multiple of 2^32, so that transactions of an earlier run find
 // no request of this one.
-func firstToken() uint64 {
-	var b [4]byte
-	_, _ = crand.Read(b[:]) // never fails
-	return (uint64(binary.BigEndian.Uint32(b[:]))>>1 + 1) << 32
-}
+func firstToken() uint64 { return randomUint64() >> 32 << 32 }
 
 // newIncarnation draws the name of one attempt to lead.
-func newIncarnation() zab.Incarnation {
+func newIncarnation() zab.Incarnation { return zab.Incarnation(randomUint64()) }
+
+// newClusterID draws the id that this member would mint.
+func newClusterID() (id [16]byte) {
+	binary.BigEndian.PutUint64(id[:8], randomUint64())
+	binary.BigEndian.PutUint64(id[8:], randomUint64())
+	return id
+}
+
+// randomUint64 draws a number between 2^32 and 2^63.
+func randomUint64() uint64 {
 	var b [8]byte
 	_, _ = crand.Read(b[:]) // never fails
-	return zab.Incarnation(binary.BigEndian.Uint64(b[:])>>1 + 1)
+	return binary.BigEndian.Uint64(b[:])>>1 | 1<<32
 }
 
 // newRand seeds the jitter of elections.
@@ -365,7 +376,13 @@ func (m *Member) fail(err error) {
 		}
 	}
 	m.mu.Unlock()
-	go m.end()
+	go func() {
+		select {
+		case <-m.up: // a failure may come while the member is still being built
+			m.end()
+		case <-m.aborted:
+		}
+	}()
 }
 
 // Shutdown hands leadership over, lets outstanding writes finish, closes the clients' connections and stops.
@@ -377,6 +394,7 @@ func (m *Member) Shutdown(ctx context.Context) error {
 	var cut error
 	select {
 	case <-m.loop.stopped:
+		m.port.drain()
 	case <-m.closing:
 	case <-ctx.Done():
 		cut = ctx.Err()

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"kvd/kv/client"
-	"kvd/wal"
 )
 
 // testLogger writes a member's log to the test's.
@@ -29,23 +28,6 @@ func (w testWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// form writes an ensemble's identity into a directory, so that a test need not wait for forming.
-func form(t testing.TB, dir string, id MemberID) {
-	t.Helper()
-	l, _, err := wal.Open(dir, wal.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan error, 1)
-	l.Submit(wal.Write{Identity: &wal.Identity{ClusterID: [16]byte{1}, Member: uint64(id)}, Trusted: true, Done: func(err error) { done <- err }})
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
-}
-
 func listen(t testing.TB) net.Listener {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -57,7 +39,7 @@ func listen(t testing.TB) net.Listener {
 
 func TestSingleMemberServes(t *testing.T) {
 	dir := t.TempDir()
-	form(t, dir, 1)
+
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	m, err := Start(ctx, Config{DataDir: dir, Logger: testLogger(t)})
@@ -95,13 +77,13 @@ type trio struct {
 	tune    func(*Config)
 }
 
-// startTrio starts three formed members on ports from the kernel.
+// startTrio starts three new members on ports from the kernel.
 func startTrio(t testing.TB, tune func(*Config)) *trio {
 	t.Helper()
 	tr := &trio{t: t, tune: tune}
 	for i := range tr.dirs {
 		tr.dirs[i] = t.TempDir()
-		form(t, tr.dirs[i], MemberID(i+1))
+
 	}
 	var ls [3]Listeners
 	for i := range ls {

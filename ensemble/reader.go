@@ -2,6 +2,7 @@ package ensemble
 
 import (
 	"errors"
+	"time"
 
 	"kvd/kv"
 	"kvd/kv/wire"
@@ -13,11 +14,15 @@ func (c *conn) readLoop() {
 	if !c.open() {
 		return
 	}
+	fresh := true
 	for {
 		frame, err := c.frames.Next()
 		if err != nil {
 			c.close(c.readError(err))
 			return
+		}
+		if fresh {
+			c.readAt, fresh = time.Now(), false
 		}
 		c.hear()
 		if !c.port.gate.isOpen() && !c.awaitGate() {
@@ -32,6 +37,7 @@ func (c *conn) readLoop() {
 				c.close("")
 				return
 			}
+			fresh = true
 		}
 	}
 }
@@ -163,7 +169,7 @@ func (c *conn) enqueue(q slot) bool {
 	s := c.newSlotLocked()
 	reply := s.reply
 	*s = q
-	s.conn, s.reply = c, reply
+	s.conn, s.reply, s.at = c, reply, c.readAt
 	c.ring.push(s)
 	c.held++
 	c.heldBytes += s.cost
@@ -264,7 +270,6 @@ func (c *conn) answerRead(s *slot) {
 		}
 	}
 	c.out = wire.EndFrame(out, mark)
-	s.view = nil
 	if cap(c.names) > maxKeptNames {
 		c.names = nil
 	} else {

@@ -1,6 +1,8 @@
 package ensemble
 
 import (
+	"time"
+
 	"kvd/kv"
 	"kvd/kv/wire"
 )
@@ -31,6 +33,7 @@ type slot struct {
 	session kv.SessionID
 	body    []byte // request record, of the frame
 	cost    int64  // bytes charged to the intake
+	at      time.Time
 
 	// slotCreate and slotResume.
 	password  [wire.PasswordBytes]byte

@@ -19,7 +19,6 @@ import (
 
 	"kvd/ensemble"
 	"kvd/kv/client"
-	"kvd/wal"
 )
 
 // startLimit bounds how long an ensemble may take to serve before its test fails.
@@ -41,7 +40,6 @@ func Start(t testing.TB, n int, options ...func(*ensemble.Config)) *Ensemble {
 	listeners := make([]ensemble.Listeners, n)
 	for i := range n {
 		dir := filepath.Join(t.TempDir(), "member")
-		form(t, dir, ensemble.MemberID(i+1))
 		e.dirs = append(e.dirs, dir)
 		l := ensemble.Listeners{Learner: listen(t), Election: listen(t), Client: []net.Listener{listen(t)}}
 		listeners[i] = l
@@ -64,27 +62,6 @@ func Start(t testing.TB, n int, options ...func(*ensemble.Config)) *Ensemble {
 		e.WaitServing(t, i)
 	}
 	return e
-}
-
-// form makes a directory that of a member of an ensemble which was formed before: waiting for every other voter to
-// be heard is not what a test is about.
-func form(t testing.TB, dir string, id ensemble.MemberID) {
-	t.Helper()
-	l, _, err := wal.Open(dir, wal.Options{})
-	if err != nil {
-		t.Fatalf("ensembletest: %v", err)
-	}
-	done := make(chan error, 1)
-	l.Submit(wal.Write{
-		Identity: &wal.Identity{ClusterID: [16]byte{'e', 'n', 's', 't', 'e', 's', 't'}, Member: uint64(id)},
-		Trusted:  true, Done: func(err error) { done <- err },
-	})
-	if err := <-done; err != nil {
-		t.Fatalf("ensembletest: %v", err)
-	}
-	if err := l.Close(); err != nil {
-		t.Fatalf("ensembletest: %v", err)
-	}
 }
 
 func listen(t testing.TB) net.Listener {
