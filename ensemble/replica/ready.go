@@ -92,9 +92,13 @@ type ElectionSend struct {
 	Payload []byte
 }
 
-// IdentityWrite asks the shell to make the cluster id durable, in the identity file and in the log store.
+// IdentityWrite asks the shell to make the cluster id durable, first in the log store, then in the identity file.
 // Answered by IdentityPersisted; nothing announces the id before that.
-type IdentityWrite struct{ ClusterID [16]byte }
+type IdentityWrite struct {
+	ClusterID [16]byte
+	// Trusted goes into the log store's same batch: the member has nothing to forget.
+	Trusted bool
+}
 
 // Serving says what clients of this member may expect. It is set in Ready when it changed.
 type Serving struct {

@@ -1,0 +1,380 @@
+package replica
+
+import (
+	"slices"
+
+	"kvd/kv"
+	"kvd/zab"
+)
+
+// queuedOp waits for a leader.
+type queuedOp struct {
+	ClientOp
+	since int64 // tick of Submit
+}
+
+func (op *ClientOp) size() int { return len(op.Body) + len(op.Auth) + opOverhead }
+
+// outstandingOp was proposed or forwarded and has no result yet.
+type outstandingOp struct {
+	request uint64
+	session kv.SessionID
+	zxid    kv.Zxid // 0 when forwarded: only the leader knows it
+	bytes   int
+}
+
+// question is a revalidation or a sync on its way: both may be asked again.
+type question struct {
+	revalidation
+	since int64
+	asked bool
+}
+
+// syncGroup is all syncs that were asked for in one turn: one confirmed point answers them all.
+type syncGroup struct {
+	id       uint64 // of zab.Sync; 0 while not asked
+	since    int64
+	requests []uint64
+	gap      bool // the leader's own question after a pause, see tickLeader
+}
+
+// clients is the side of the replica that faces this member's own clients.
+type clients struct {
+	queue            ring[queuedOp]
+	queuedBytes      int
+	outstanding      ring[outstandingOp]
+	outstandingBytes int
+	// blocked: zab or the window had no room; try again after the next input that may have made some.
+	blocked bool
+
+	questions []question
+	syncs     []syncGroup
+	nextSync  uint64
+
+	touches []touch
+	touched map[kv.SessionID]int // index into touches
+}
+
+// Submit takes one write of a client. Unless it returns an error, exactly one of these follows: the transaction
+// is applied with this origin and token, or Ready.Failed names it.
+func (r *Replica) Submit(op ClientOp) error {
+	c := &r.clients
+	size := op.size()
+	switch {
+	case r.stopping:
+		return ErrStopping
+	case size > r.cfg.maxOpBytes():
+		return ErrTooLarge
+	case c.queue.len() >= r.cfg.MaxQueuedOps || c.queuedBytes+size > r.cfg.MaxQueuedBytes:
+		return ErrBusy
+	}
+	c.queue.push(queuedOp{op, r.now})
+	c.queuedBytes += size
+	return nil
+}
+
+// Cancel takes back the operations of a session that were not sent yet, without a report: its connection is gone.
+// An operation in flight stays in flight.
+func (r *Replica) Cancel(session kv.SessionID) {
+	c := &r.clients
+	c.queue.filter(func(op *queuedOp) bool {
+		if op.Session != session {
+			return true
+		}
+		c.queuedBytes -= op.size()
+		return false
+	})
+}
+
+// Revalidate asks the leader whether a session that a client wants to resume here is alive; answered in
+// Ready.Revalidated with the same token.
+func (r *Replica) Revalidate(request uint64, id kv.SessionID, password [16]byte, timeoutMs int32) {
+	q := question{revalidation: revalidation{request: request, session: id, password: password, timeoutMs: timeoutMs}, since: r.now}
+	if r.stopping || len(r.clients.questions) >= r.cfg.MaxQueuedOps {
+		r.answer(Revalidated{Request: request, Session: id, Validity: NoAnswer})
+		return
+	}
+	r.clients.questions = append(r.clients.questions, q)
+}
+
+// SyncRead asks for a confirmed read point, answered in Ready.Synced with ID = request: a read at an applied zxid
+// not below Synced.Zxid is linearizable (S36). OK is false if no leader confirmed one in time.
+func (r *Replica) SyncRead(request uint64) {
+	c := &r.clients
+	if n := len(c.syncs); n > 0 && c.syncs[n-1].id == 0 && c.syncs[n-1].since == r.now && !c.syncs[n-1].gap {
+		c.syncs[n-1].requests = append(c.syncs[n-1].requests, request)
+		return
+	}
+	if r.stopping || len(c.syncs) >= r.cfg.MaxQueuedOps {
+		r.answerSync(request, 0, false)
+		return
+	}
+	c.syncs = append(c.syncs, syncGroup{since: r.now, requests: []uint64{request}})
+}
+
+// Touch says that a client of this member was heard from. timeoutMs is the time-out agreed with it.
+func (r *Replica) Touch(id kv.SessionID, timeoutMs int32) {
+	if r.lead != nil {
+		if r.lead.sessions != nil {
+			r.lead.sessions.touch(id, timeoutMs, r.cfg.ID)
+		}
+		return
+	}
+	c := &r.clients
+	if c.touched == nil {
+		c.touched = make(map[kv.SessionID]int)
+	}
+	if i, ok := c.touched[id]; ok {
+		c.touches[i].timeoutMs = timeoutMs
+		return
+	}
+	if len(c.touches) >= r.cfg.MaxQueuedOps {
+		return // more live clients than requests may wait: the next PING makes room
+	}
+	c.touched[id] = len(c.touches)
+	c.touches = append(c.touches, touch{id, timeoutMs})
+}
+
+// takeTouches encodes what was touched since the last PING, for the reply to this one.
+func (r *Replica) takeTouches() []byte {
+	c := &r.clients
+	if len(c.touches) == 0 {
+		return nil
+	}
+	b := appendTouches(make([]byte, 0, 16+14*len(c.touches)), c.touches)
+	c.touches = c.touches[:0]
+	clear(c.touched)
+	return b
+}
+
+// settle closes the books on all outstanding operations up to the one with this token. A token that is not
+// outstanding (applied from the log of an earlier run, or reported Unknown before) changes nothing.
+func (c *clients) settle(request uint64) {
+	n := c.outstanding.len()
+	if request == 0 || n == 0 || request < c.outstanding.at(0).request || request > c.outstanding.at(n-1).request {
+		return
+	}
+	lo, hi := 0, n // first index with token >= request
+	for lo < hi {
+		mid := (lo + hi) / 2
+		if c.outstanding.at(mid).request < request {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	if c.outstanding.at(lo).request != request {
+		return
+	}
+	for range lo + 1 {
+		c.outstandingBytes -= c.outstanding.pop().bytes
+	}
+}
+
+func (r *Replica) fail(request uint64, s kv.SessionID, o Outcome) {
+	out := r.out()
+	out.Failed = append(out.Failed, Failed{request, s, o})
+}
+
+// endTerm reports Unknown for what was sent. What the own applier has already been handed will still get its
+// result. Queued operations of a session with an Unknown one go with it; the others wait for the next leader.
+func (c *clients) endTerm(r *Replica) {
+	var lost []kv.SessionID
+	c.outstanding.filter(func(op *outstandingOp) bool {
+		if op.zxid != 0 && op.zxid <= r.handed {
+			return true
+		}
+		r.fail(op.request, op.session, Unknown)
+		c.outstandingBytes -= op.bytes
+		lost = append(lost, op.session)
+		return false
+	})
+	slices.Sort(lost)
+	c.queue.filter(func(op *queuedOp) bool {
+		if _, gone := slices.BinarySearch(lost, op.Session); !gone {
+			return true
+		}
+		c.queuedBytes -= op.size()
+		r.fail(op.Request, op.Session, NotSent)
+		return false
+	})
+	for i := range c.questions {
+		c.questions[i].asked = false
+	}
+	// zab ends its syncs itself (Synced.OK false), see synced.
+}
+
+func (c *clients) failOutstanding(r *Replica) {
+	for c.outstanding.len() > 0 {
+		op := c.outstanding.pop()
+		c.outstandingBytes -= op.bytes
+		r.fail(op.request, op.session, Unknown)
+	}
+}
+
+func (c *clients) refuseQueued(r *Replica) {
+	for c.queue.len() > 0 {
+		op := c.queue.pop()
+		c.queuedBytes -= op.size()
+		r.fail(op.Request, op.Session, NotSent)
+	}
+}
+
+// tickClients gives up on what waited too long for a leader.
+func (r *Replica) tickClients() {
+	c := &r.clients
+	old := r.now - int64(r.cfg.QueueTicks)
+	for c.queue.len() > 0 && c.queue.at(0).since < old {
+		op := c.queue.pop()
+		c.queuedBytes -= op.size()
+		r.fail(op.Request, op.Session, NotSent)
+	}
+	c.questions = slices.DeleteFunc(c.questions, func(q question) bool {
+		if q.since < old {
+			r.answer(Revalidated{Request: q.request, Session: q.session, Validity: NoAnswer})
+			return true
+		}
+		return false
+	})
+	for len(c.syncs) > 0 && c.syncs[0].since < old && !c.syncs[0].gap {
+		for _, q := range c.syncs[0].requests {
+			r.answerSync(q, 0, false)
+		}
+		c.syncs = slices.Delete(c.syncs, 0, 1)
+	}
+}
+
+func (r *Replica) answer(v Revalidated) {
+	o := r.out()
+	o.Revalidated = append(o.Revalidated, v)
+}
+
+func (r *Replica) answerSync(request uint64, z kv.Zxid, ok bool) {
+	o := r.out()
+	o.Synced = append(o.Synced, zab.Synced{ID: request, Zxid: z, OK: ok})
+}
+
+// synced takes zab's answer for one group.
+func (r *Replica) synced(s zab.Synced) {
+	c := &r.clients
+	i := slices.IndexFunc(c.syncs, func(g syncGroup) bool { return g.id == s.ID })
+	if i < 0 {
+		return // timed out meanwhile
+	}
+	g := &c.syncs[i]
+	switch {
+	case g.gap:
+		r.gapSynced(s.OK)
+	case !s.OK && !r.stopping:
+		g.id = 0 // ask the next leader
+		return
+	default:
+		for _, q := range g.requests {
+			r.answerSync(q, s.Zxid, s.OK)
+		}
+	}
+	c.syncs = slices.Delete(c.syncs, i, i+1)
+}
+
+// open reports whether operations may leave the queue now.
+func (r *Replica) open() bool {
+	if r.role.Stage != zab.Broadcast {
+		return false
+	}
+	switch r.role.Role {
+	case zab.Leading:
+		return r.lead != nil && r.lead.open
+	case zab.Following, zab.Observing:
+		return true
+	}
+	return false
+}
+
+func (r *Replica) canPump() bool {
+	c := &r.clients
+	if c.blocked || !r.open() {
+		return false
+	}
+	if c.queue.len() > 0 || (r.lead != nil && (r.lead.remote.len() > 0 || len(r.lead.expiring) > 0)) {
+		return true
+	}
+	for i := range c.questions {
+		if !c.questions[i].asked {
+			return true
+		}
+	}
+	for i := range c.syncs {
+		if c.syncs[i].id == 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// pump moves what waits to where it is decided: into the leader's own pipeline or onto the link.
+func (r *Replica) pump() {
+	if !r.canPump() {
+		return
+	}
+	if r.lead != nil {
+		r.pumpLeader()
+	} else {
+		r.forward()
+	}
+	c := &r.clients
+	for i := range c.syncs {
+		if c.syncs[i].id == 0 {
+			c.nextSync++
+			c.syncs[i].id = c.nextSync
+			r.zab.Sync(c.nextSync)
+		}
+	}
+}
+
+// forward sends the queue's front to the leader, in batches, as far as the window allows.
+func (r *Replica) forward() {
+	c := &r.clients
+	for c.queue.len() > 0 {
+		n, bytes := 0, 0
+		for n < c.queue.len() && c.outstanding.len()+n < r.cfg.MaxForwardedOps {
+			size := c.queue.at(n).size()
+			if c.outstandingBytes+bytes+size > r.cfg.MaxForwardedBytes && c.outstandingBytes+bytes > 0 {
+				break
+			}
+			if n > 0 && bytes+size > r.cfg.MaxBatchBytes {
+				break
+			}
+			n, bytes = n+1, bytes+size
+		}
+		if n == 0 {
+			c.blocked = true
+			return
+		}
+		b := appendForwardHeader(make([]byte, 0, bytes+32), n)
+		for i := range n {
+			b = appendForwardOp(b, &c.queue.at(i).ClientOp)
+		}
+		if !r.zab.SendRequest(b) {
+			c.blocked = true
+			return
+		}
+		for range n {
+			op := c.queue.pop()
+			size := op.size()
+			c.queuedBytes -= size
+			c.outstanding.push(outstandingOp{request: op.Request, session: op.Session, bytes: size})
+			c.outstandingBytes += size
+		}
+	}
+	for i := range c.questions {
+		q := &c.questions[i]
+		if q.asked {
+			continue
+		}
+		if !r.zab.SendRequest(appendRevalidation(nil, &q.revalidation)) {
+			c.blocked = true
+			return
+		}
+		q.asked = true
+	}
+}

@@ -1,0 +1,107 @@
+package replica
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+
+	"kvd/fle"
+	"kvd/zab"
+	"kvd/zab/quorum"
+)
+
+// Config describes one member. Zero numbers take the defaults named beside them; the shell decides how long
+// a tick is.
+type Config struct {
+	ID      quorum.MemberID
+	Members quorum.Config
+	// Rand feeds jitter of the election; the shell seeds it. Incarnation returns a new unique value for each
+	// attempt to lead.
+	Rand        *rand.Rand
+	Incarnation func() zab.Incarnation
+
+	// TickMs is the length of a tick in milliseconds (50). Only session time-outs use it.
+	TickMs int
+
+	// Limits of the broadcast; see zab.Config, which also has their defaults.
+	InitTicks, SyncTicks, PingTicks            int
+	TailBytes, WindowBytes, WindowEntries      int
+	MaxOutstandingBytes, MaxOutstandingEntries int
+	MaxBatchBytes, MaxPayloadBytes, StageBytes int
+	HangMs                                     uint32
+	DiffShare                                  int
+	RolloverCounter                            uint32
+	// Timers of the election; see fle.Config.
+	FinalizeTicks, ResendTicks, ResendMaxTicks int
+	// Protocol and Format are the versions that this binary can serve (1-1).
+	Protocol, Format zab.VersionRange
+
+	// MinSessionTimeoutMs and MaxSessionTimeoutMs clamp what clients ask for (100, 3,600,000).
+	MinSessionTimeoutMs, MaxSessionTimeoutMs int32
+	// MaxQueuedOps and MaxQueuedBytes bound own operations that wait for a leader or for room (65,536, 64 MiB).
+	// When full, Submit refuses.
+	MaxQueuedOps, MaxQueuedBytes int
+	// MaxForwardedOps and MaxForwardedBytes bound own operations outstanding at the leader (16,384, 16 MiB), and
+	// thereby what a leader holds for one link. When full, operations wait in the queue.
+	MaxForwardedOps, MaxForwardedBytes int
+	// QueueTicks: a waiting operation older than this is reported NotSent (200).
+	QueueTicks int
+	// ShutdownTicks: outstanding operations get this long to finish (40).
+	ShutdownTicks int
+
+	ZabMutations      zab.Mutations // deliberate mistakes for tests of the simulator; zero = none
+	ElectionMutations fle.Mutations
+}
+
+func orDefault[T comparable](p *T, v T) {
+	var zero T
+	if *p == zero {
+		*p = v
+	}
+}
+
+func (c Config) withDefaults() Config {
+	one := zab.VersionRange{Min: 1, Max: 1}
+	orDefault(&c.TickMs, 50)
+	orDefault(&c.Protocol, one)
+	orDefault(&c.Format, one)
+	orDefault(&c.MaxBatchBytes, 1<<20)
+	orDefault(&c.MaxPayloadBytes, 16<<20)
+	orDefault(&c.MinSessionTimeoutMs, 100)
+	orDefault(&c.MaxSessionTimeoutMs, 3_600_000)
+	orDefault(&c.MaxQueuedOps, 65_536)
+	orDefault(&c.MaxQueuedBytes, 64<<20)
+	orDefault(&c.MaxForwardedOps, 16_384)
+	orDefault(&c.MaxForwardedBytes, 16<<20)
+	orDefault(&c.QueueTicks, 200)
+	orDefault(&c.ShutdownTicks, 40)
+	return c
+}
+
+// validate reports everything that is wrong at once; zab checks its own part.
+func (c Config) validate() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if c.TickMs < 1 {
+		bad("TickMs is %d, must be positive", c.TickMs)
+	}
+	if c.MinSessionTimeoutMs < 1 || c.MinSessionTimeoutMs > c.MaxSessionTimeoutMs {
+		bad("session time-outs from %d to %d ms make no range", c.MinSessionTimeoutMs, c.MaxSessionTimeoutMs)
+	}
+	for _, f := range []struct {
+		name string
+		v    int
+	}{
+		{"MaxQueuedOps", c.MaxQueuedOps}, {"MaxQueuedBytes", c.MaxQueuedBytes}, {"MaxForwardedOps", c.MaxForwardedOps},
+		{"MaxForwardedBytes", c.MaxForwardedBytes}, {"QueueTicks", c.QueueTicks}, {"ShutdownTicks", c.ShutdownTicks},
+	} {
+		if f.v < 1 {
+			bad("%s is %d, must be positive", f.name, f.v)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// maxOpBytes is the size up to which an operation is taken: its transaction must fit into one payload, and a
+// transaction is at most a little larger than the request it was made from, plus names that the tree knows.
+func (c Config) maxOpBytes() int { return min(c.MaxPayloadBytes/2, c.MaxForwardedBytes) }

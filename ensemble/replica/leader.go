@@ -1,0 +1,369 @@
+package replica
+
+import (
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"slices"
+
+	"kvd/kv"
+	"kvd/kv/wire"
+	"kvd/zab"
+	"kvd/zab/quorum"
+)
+
+// arenaBytes is the size of the blocks that prepared payloads are carved from: one allocation for many small
+// transactions. A block lives as long as one of its payloads does (log queue, zab's tail).
+const arenaBytes = 64 << 10
+
+// arenaSlack is what a transaction usually needs beyond its request's body. If it needs more, append moves it.
+const arenaSlack = 256
+
+// leader is what exists only while this member leads.
+type leader struct {
+	prep *kv.Preparer
+	// broadcast: established. open: established, and everything of the initial history is applied; before
+	// that the preparer would decide against a tree that lacks the newest of it.
+	broadcast, open bool
+	openFrom        kv.Zxid // the applied zxid that opens
+
+	sessions *sessions // nil until first opened in this term
+	due      []kv.SessionID
+	// expiring are sessions whose end is decided and not yet proposed.
+	expiring       []kv.SessionID
+	gap            gapState
+	proposedLevels zab.Levels
+
+	remote  ring[remoteOp]
+	ownTurn bool // own and forwarded operations take turns
+	asked   []askedValidity
+
+	arena   []byte
+	request kv.Request // reused by decoding
+}
+
+// gapState is the progress of the quorum round that must complete before sessions expire after a pause.
+type gapState uint8
+
+const (
+	gapNone  gapState = iota
+	gapAsk            // to be asked
+	gapAsked          // a sync is under way
+)
+
+// remoteOp is an operation that a learner forwarded.
+type remoteOp struct {
+	ClientOp
+	from quorum.MemberID
+	link zab.LinkID
+}
+
+// askedValidity is a revalidation that came before the leader could answer.
+type askedValidity struct {
+	revalidation
+	from quorum.MemberID
+	link zab.LinkID
+}
+
+// leaderStage follows a leader through discovery, synchronization and broadcast, and through a re-epoch.
+func (r *Replica) leaderStage(c zab.RoleChange) {
+	if r.lead == nil {
+		r.lead = &leader{prep: kv.NewPreparer(r.view)}
+		r.clients.touches = r.clients.touches[:0] // every session gets a full time-out at establishment
+		clear(r.clients.touched)
+	}
+	l := r.lead
+	l.open, l.broadcast = false, c.Stage == zab.Broadcast
+	if l.broadcast {
+		l.openFrom = r.zab.Status().Last
+		r.openLeader()
+	}
+}
+
+// openLeader begins to take operations, or resumes after a re-epoch, once the tree has caught up.
+func (r *Replica) openLeader() {
+	l := r.lead
+	if l == nil || l.open || !l.broadcast || r.applied < l.openFrom {
+		return
+	}
+	l.open = true
+	l.prep.Reset() // the view holds everything: nothing is in flight
+	if l.sessions == nil {
+		l.sessions = newSessions(r.cfg.TickMs)
+		r.view().Sessions(func(s kv.Session) bool {
+			l.sessions.add(s.ID, s.Password, s.Timeout, 0)
+			return true
+		})
+	}
+	for i := range l.asked {
+		r.replyValidity(&l.asked[i])
+	}
+	l.asked = nil
+	r.clients.blocked = false
+	r.refreshServing()
+}
+
+// inbound takes a payload from the other side of a link.
+func (r *Replica) inbound(in *zab.Inbound) {
+	rd := reader{b: in.Payload}
+	rd.array()
+	kind := rd.uint32()
+	switch {
+	case r.lead != nil && kind == payloadForward:
+		for n := rd.uint32(); n > 0; n-- {
+			op := rd.clientOp()
+			if rd.bad {
+				break
+			}
+			r.lead.remote.push(remoteOp{op, in.From, in.Link})
+		}
+	case r.lead != nil && kind == payloadRevalidate:
+		if q := rd.revalidation(); !rd.bad {
+			a := askedValidity{q, in.From, in.Link}
+			if r.lead.open {
+				r.replyValidity(&a)
+			} else {
+				r.lead.asked = append(r.lead.asked, a)
+			}
+		}
+	case r.lead == nil && kind == payloadValidity:
+		if v := rd.validity(); !rd.bad {
+			r.validated(v)
+		}
+	default:
+		rd.bad = true
+	}
+	if !rd.done() {
+		r.event("payload-refused", fmt.Sprintf("from=%d link=%d kind=%d", in.From, in.Link, kind))
+		r.zab.LinkDown(in.From, in.Link)
+		r.closing = append(r.closing, zab.CloseLink{Peer: in.From, Link: in.Link, Reason: errPayload.Error()})
+	}
+}
+
+// validated passes the leader's answer on, if it is still awaited.
+func (r *Replica) validated(v Revalidated) {
+	c := &r.clients
+	i := slices.IndexFunc(c.questions, func(q question) bool { return q.request == v.Request && q.session == v.Session })
+	if i < 0 {
+		return
+	}
+	c.questions = slices.Delete(c.questions, i, i+1)
+	r.answer(v)
+}
+
+// validity decides about a resume. The leader's deadlines are the overlay: a session in flight is there, one
+// whose end is in flight is not.
+func (r *Replica) validity(q *revalidation, from quorum.MemberID) Revalidated {
+	l := r.lead
+	v := Revalidated{Request: q.request, Session: q.session, Validity: Gone, Fresh: max(l.openFrom, r.zab.Status().Last)}
+	s := l.sessions.get(q.session)
+	switch {
+	case s == nil || slices.Contains(l.expiring, q.session):
+	case subtle.ConstantTimeCompare(s.password[:], q.password[:]) != 1:
+		v.Validity = WrongPassword
+	default:
+		v.Validity, v.TimeoutMs = Valid, r.clampTimeout(q.timeoutMs)
+		l.sessions.touch(q.session, v.TimeoutMs, from)
+	}
+	return v
+}
+
+func (r *Replica) replyValidity(a *askedValidity) {
+	v := r.validity(&a.revalidation, a.from)
+	r.zab.SendReply(a.from, a.link, appendValidity(nil, &v))
+}
+
+func (r *Replica) clampTimeout(ms int32) int32 {
+	return min(max(ms, r.cfg.MinSessionTimeoutMs), r.cfg.MaxSessionTimeoutMs)
+}
+
+// forget drops what came on a link that ended: its origin has been told Unknown, and a later write of the same
+// client, perhaps through another member, must not be overtaken by an older one.
+func (l *leader) forget(link zab.LinkID) {
+	l.remote.filter(func(op *remoteOp) bool { return op.link != link })
+	l.asked = slices.DeleteFunc(l.asked, func(a askedValidity) bool { return a.link == link })
+}
+
+// pumpLeader proposes what waits, as far as zab has room: the ends of sessions, then by turns the own clients'
+// operations and the forwarded ones, so that neither starves the other when there is little room.
+func (r *Replica) pumpLeader() {
+	l, c := r.lead, &r.clients
+	for len(l.expiring) > 0 {
+		// Origin 0: no client waits for the result.
+		if _, ok := r.propose(0, &ClientOp{Session: l.expiring[0], Op: OpCloseSession}); !ok {
+			c.blocked = true
+			return
+		}
+		l.expiring = l.expiring[1:]
+	}
+	for c.queue.len() > 0 || l.remote.len() > 0 {
+		own := c.queue.len() > 0 && (l.ownTurn || l.remote.len() == 0)
+		l.ownTurn = !own
+		if own {
+			op := c.queue.at(0)
+			z, ok := r.propose(r.cfg.ID, &op.ClientOp)
+			if !ok {
+				c.blocked = true
+				return
+			}
+			size := op.size()
+			c.outstanding.push(outstandingOp{request: op.Request, session: op.Session, zxid: z, bytes: size})
+			c.outstandingBytes += size
+			c.queuedBytes -= size
+			c.queue.pop()
+			continue
+		}
+		op := l.remote.at(0)
+		if _, ok := r.propose(op.from, &op.ClientOp); !ok {
+			c.blocked = true
+			return
+		}
+		l.remote.pop()
+	}
+	for i := range c.questions {
+		r.answer(r.validity(&c.questions[i].revalidation, r.cfg.ID))
+	}
+	c.questions = c.questions[:0]
+}
+
+// propose decodes, prepares and proposes one operation; false if zab has no room or no term, and then nothing has
+// happened. Whatever is wrong with the operation becomes an error transaction: it keeps its place in the order,
+// and its reply is as linearizable as a success.
+func (r *Replica) propose(origin quorum.MemberID, op *ClientOp) (kv.Zxid, bool) {
+	l := r.lead
+	z := r.zab.NextZxid()
+	if z == 0 {
+		return 0, false // the term has just ended; the role change is in zab's next Ready
+	}
+	h := kv.TxnHeader{Origin: uint8(origin), Request: op.Request, Session: op.Session, Time: r.stamp(), Kind: kv.Op(op.Op)}
+	code := r.decode(op, origin)
+	payload := r.prepare(z, h, code, len(op.Body))
+	_, err := r.zab.Propose(payload)
+	if errors.Is(err, zab.ErrTooLarge) {
+		l.prep.Undo()
+		code = kv.CodeBadArguments
+		payload = r.prepare(z, h, code, 0)
+		_, err = r.zab.Propose(payload)
+	}
+	if err != nil {
+		l.prep.Undo()
+		l.arena = l.arena[:len(l.arena)-len(payload)]
+		return 0, false
+	}
+	if code == kv.CodeOK {
+		switch op.Op {
+		case OpCreateSession:
+			l.sessions.add(op.Session, l.request.Password, l.request.Timeout, origin)
+		case OpCloseSession:
+			l.sessions.remove(op.Session)
+		}
+	}
+	return z, true
+}
+
+// prepare carves the payload of the next proposal from the arena.
+func (r *Replica) prepare(z kv.Zxid, h kv.TxnHeader, code kv.Code, bodyBytes int) []byte {
+	l := r.lead
+	if cap(l.arena)-len(l.arena) < bodyBytes+arenaSlack {
+		l.arena = make([]byte, 0, max(arenaBytes, bodyBytes+arenaSlack))
+	}
+	from := len(l.arena)
+	if code != kv.CodeOK {
+		l.arena = l.prep.PrepareError(l.arena, z, h, code)
+	} else {
+		l.arena = l.prep.Prepare(l.arena, z, h, &l.request)
+	}
+	return l.arena[from:len(l.arena):len(l.arena)]
+}
+
+// decode fills l.request and says what is wrong with the operation, if anything is. Version, existence and
+// permission are the preparer's business.
+func (r *Replica) decode(op *ClientOp, origin quorum.MemberID) kv.Code {
+	l := r.lead
+	l.request = kv.Request{Op: kv.Op(op.Op), Session: op.Session}
+	switch op.Op {
+	case OpCreateSession:
+		timeout, password, ok := decodeCreateSession(op.Body)
+		if !ok {
+			return kv.CodeMarshallingError
+		}
+		l.request.Timeout, l.request.Password = r.clampTimeout(timeout), password
+		return kv.CodeOK
+	case OpCloseSession:
+		return kv.CodeOK // whoever asks: a second member may close what the first one served
+	case int32(kv.OpSetLevels):
+		return r.decodeLevels(op, origin)
+	}
+	s := l.sessions.get(op.Session)
+	switch {
+	case s == nil:
+		return kv.CodeSessionExpired
+	case s.owner == 0:
+		s.owner = origin
+	case s.owner != origin:
+		return kv.CodeSessionMoved // the client resumed it elsewhere; this is a straggler
+	}
+	if err := wire.DecodeRequest(wire.Op(op.Op), op.Body, &l.request); err != nil {
+		return kv.CodeMarshallingError
+	}
+	l.request.Session = op.Session
+	return kv.CodeOK
+}
+
+// tickLeader moves the sessions' deadlines and decides which of them end.
+func (r *Replica) tickLeader(gap bool) {
+	l := r.lead
+	if l.sessions == nil {
+		return
+	}
+	if gap {
+		// The process slept. What clients and members sent meanwhile has been processed by now if it was here; what
+		// is still on its way arrives before the answer to a question asked now (design rule 10).
+		l.gap, l.sessions.held = gapAsk, true
+	}
+	if !l.open {
+		return // a re-epoch: sessions are kept, their clocks stand still
+	}
+	if l.gap == gapAsk {
+		l.gap = gapAsked
+		r.clients.syncs = append(r.clients.syncs, syncGroup{since: r.now, gap: true})
+	}
+	l.due = l.sessions.tick(l.due[:0])
+	for _, id := range l.due {
+		l.expiring = append(l.expiring, id)
+		l.sessions.remove(id)
+		r.event("session-expired", fmt.Sprintf("session=%v", id))
+	}
+}
+
+// gapSynced ends the waiting that a pause of this process imposed, or asks again if the round failed.
+func (r *Replica) gapSynced(ok bool) {
+	l := r.lead
+	if l == nil || l.sessions == nil || l.gap != gapAsked {
+		return
+	}
+	if !ok {
+		l.gap = gapAsk
+		return
+	}
+	l.gap, l.sessions.held = gapNone, false
+}
+
+// report takes what a learner said in a PING reply.
+func (r *Replica) report(p *zab.PeerReport) {
+	l := r.lead
+	if l == nil || p.Reply == nil {
+		return
+	}
+	if len(p.Reply.Touched) > 0 && l.sessions != nil {
+		ok := eachTouch(p.Reply.Touched, func(t touch) {
+			if s := l.sessions.get(t.session); s != nil && (s.owner == 0 || s.owner == p.From) {
+				l.sessions.touch(t.session, t.timeoutMs, p.From)
+			}
+		})
+		if !ok {
+			r.event("touches-refused", fmt.Sprintf("from=%d bytes=%d", p.From, len(p.Reply.Touched)))
+		}
+	}
+	r.turns.report(p)
+}

@@ -1,0 +1,33 @@
+package replica
+
+import (
+	"kvd/kv"
+	"kvd/zab"
+)
+
+// Identity is what the member's disk said about who it is (design rule 8). Whether the member is trusted is said by
+// Start.Durable.Unknown: false only for a member whose history is complete as far as it can know.
+type Identity struct {
+	// ClusterID is zero for a blank member: neither the identity file nor the log store knows one.
+	ClusterID [16]byte
+	// Suspect: identity file and log store do not agree, or the log fails its checks. Start.Durable.Unknown is then set.
+	Suspect bool
+	// Bootstrap lets a blank member mint at once (--bootstrap).
+	Bootstrap bool
+	// Run numbers this run: not zero, and never used before by this member. Random in production.
+	Run uint64
+	// Mint is the cluster id to use if this member is the one that mints: random, not zero.
+	Mint [16]byte
+}
+
+// Start is what a member finds on its disk.
+type Start struct {
+	Durable  zab.DurableState
+	Identity Identity
+	// Applied is the zxid of the tree that the shell loaded (newest snapshot; the log above it is applied as it commits).
+	Applied kv.Zxid
+	// View returns the newest applied state. The leader prepares against it.
+	View func() *kv.View
+	// History is the durable log's index.
+	History zab.History
+}

@@ -1,0 +1,521 @@
+package sim
+
+import (
+	"fmt"
+
+	"kvd/ensemble/replica"
+	"kvd/kv"
+	"kvd/kv/wire"
+	"kvd/zab"
+)
+
+// Outcome is what a client knows about an operation of its own.
+type Outcome uint8
+
+// The outcomes.
+const (
+	Pending Outcome = iota
+	OK              // answered; Code may be an error that the transaction decided
+	Unknown         // sent, no answer
+	NotSent         // refused before it was sent: never executed
+)
+
+// Op is one operation of a client.
+type Op struct {
+	Client  *Client
+	Token   uint64
+	Request kv.Request
+	Outcome Outcome
+	// Code, Path, Version and Zxid are the answer.
+	Code    kv.Code
+	Path    string
+	Version int32
+	Zxid    kv.Zxid
+	// floor is the newest zxid that had been answered OK to anybody when the operation began.
+	floor kv.Zxid
+	since int64
+}
+
+// clientState is where a client stands.
+type clientState uint8
+
+const (
+	away     clientState = iota // no connection
+	opening                     // createSession under way
+	resuming                    // revalidation under way
+	ready
+)
+
+// Client is one client with one session at a time and a connection to one member at a time.
+type Client struct {
+	sim       *Sim
+	ID        int
+	state     clientState
+	member    *Member
+	session   kv.SessionID
+	password  [16]byte
+	timeoutMs int32
+	lastZxid  kv.Zxid // greatest ever seen (C2)
+	waitFor   kv.Zxid // resuming: the member must have applied this first
+	awaiting  uint64  // token of the revalidation
+	pending   []*Op
+	moved     bool // the session was resumed somewhere: stragglers may be told "moved"
+	quiet     bool // makes no operations of its own (scripts drive it)
+	stopped   bool
+	ops       []*Op
+	reads     int
+}
+
+// sessionMs is the time-out of simulated sessions.
+const sessionMs = 3000
+
+func (s *Sim) addClient() *Client {
+	c := &Client{sim: s, ID: len(s.clients) + 1, timeoutMs: sessionMs}
+	s.clients = append(s.clients, c)
+	s.after(s.between(1, 300), nil, "client", c.act)
+	return c
+}
+
+// port is a member's client port: who is connected, and who waits for what. It is lost in a crash.
+type port struct {
+	m        *Member
+	conns    map[kv.SessionID]*Client
+	ops      map[uint64]*Op
+	syncs    map[uint64]*syncRead
+	ripe     []*syncRead // confirmed, wait for the tree
+	resuming map[uint64]*Client
+	results  []result
+}
+
+type syncRead struct {
+	c     *Client
+	floor kv.Zxid
+	at    kv.Zxid
+	done  func(v *kv.View, ok bool)
+}
+
+type result struct {
+	token uint64
+	zxid  kv.Zxid
+	code  kv.Code
+	path  string
+	vers  int32
+}
+
+func (p *port) start(m *Member) {
+	*p = port{m: m, conns: map[kv.SessionID]*Client{}, ops: map[uint64]*Op{}, syncs: map[uint64]*syncRead{}, resuming: map[uint64]*Client{}}
+}
+
+// token returns the next token: unique over all runs of all members, growing within one.
+func (s *Sim) token() uint64 { s.tokens++; return s.tokens }
+
+// act is what a client does from time to time.
+func (c *Client) act() {
+	s := c.sim
+	if c.stopped {
+		return
+	}
+	s.after(s.between(5, 120), nil, "client", c.act)
+	if c.member != nil && (!c.member.Up || c.member.port.conns[c.session] != c) {
+		c.hangUp()
+	}
+	for _, op := range c.pending {
+		if s.now-op.since > 5000 {
+			c.hangUp()
+			break
+		}
+	}
+	switch c.state {
+	case away:
+		if !c.quiet || c.session == 0 {
+			c.connect()
+		}
+	case ready:
+		if c.member.paused {
+			return
+		}
+		c.member.rep.Touch(c.session, c.timeoutMs)
+		if c.quiet {
+			return
+		}
+		c.chance()
+	}
+	if m := c.member; m != nil && m.Up && !m.paused {
+		m.run()
+	}
+}
+
+// chance makes a random operation.
+func (c *Client) chance() {
+	s := c.sim
+	switch r := s.rng.IntN(100); {
+	case r < 3:
+		s.logf("client %d hangs up", c.ID)
+		c.hangUp()
+		return
+	case r < 4:
+		c.submit(kv.Request{Op: kv.OpCloseSession})
+		return
+	case r < 10:
+		c.syncRead(nil)
+		return
+	case r < 20:
+		c.read()
+		return
+	}
+	for range 1 + s.rng.IntN(3) {
+		if c.state == ready && len(c.pending) < 4 {
+			c.submit(c.randomWrite())
+		}
+	}
+}
+
+func (c *Client) randomWrite() kv.Request {
+	s := c.sim
+	path := fmt.Sprintf("/n%d", s.rng.IntN(12))
+	data := []byte(fmt.Sprintf("c%d-%d", c.ID, s.tokens))
+	switch r := s.rng.IntN(100); {
+	case r < 35:
+		return kv.Request{Op: kv.OpSetData, Path: path, Data: data, Version: -1}
+	case r < 45:
+		return kv.Request{Op: kv.OpSetData, Path: path, Data: data, Version: int32(s.rng.IntN(4))}
+	case r < 65:
+		return kv.Request{Op: kv.OpCreate, Path: path, Data: data, ACL: kv.OpenACL(), Flags: kv.FlagPersistent}
+	case r < 75:
+		return kv.Request{Op: kv.OpCreate, Path: path, Data: data, ACL: kv.OpenACL(), Flags: kv.FlagEphemeral}
+	case r < 85:
+		return kv.Request{Op: kv.OpCreate, Path: "/q-", Data: data, ACL: kv.OpenACL(), Flags: kv.FlagEphemeralSequential}
+	}
+	return kv.Request{Op: kv.OpDelete, Path: path, Version: -1}
+}
+
+// connect chooses a member that takes clients and opens or resumes a session there.
+func (c *Client) connect() {
+	s := c.sim
+	var open []*Member
+	for _, m := range s.members {
+		if m.Up && !m.paused && m.serving.Open && m.ready() {
+			open = append(open, m)
+		}
+	}
+	if len(open) == 0 {
+		return
+	}
+	c.connectTo(open[s.rng.IntN(len(open))])
+}
+
+func (c *Client) connectTo(m *Member) {
+	s := c.sim
+	if m.tree.View().Zxid() < c.lastZxid {
+		return // the member is behind what this client has seen: it refuses (C2)
+	}
+	c.member = m
+	if c.session == 0 {
+		s.lives++
+		c.session = kv.SessionID(uint64(m.ID)<<56 | s.lives)
+		c.password = [16]byte{byte(c.ID), byte(s.lives), byte(s.lives >> 8)}
+		c.state, c.moved = opening, false
+		m.port.conns[c.session] = c
+		c.submit(kv.Request{Op: kv.OpCreateSession, Timeout: c.timeoutMs, Password: c.password})
+	} else {
+		c.state, c.moved = resuming, true
+		c.awaiting = s.token()
+		m.port.conns[c.session] = c
+		m.port.resuming[c.awaiting] = c
+		m.rep.Revalidate(c.awaiting, c.session, c.password, c.timeoutMs)
+	}
+	m.run()
+}
+
+// hangUp ends the connection: what was sent is unknown.
+func (c *Client) hangUp() {
+	if m := c.member; m != nil {
+		delete(m.port.resuming, c.awaiting)
+		if m.port.conns[c.session] == c {
+			delete(m.port.conns, c.session)
+			if m.Up {
+				m.rep.Cancel(c.session)
+			}
+		}
+	}
+	opening := c.state == opening
+	c.member, c.state = nil, away
+	for _, op := range c.pending {
+		c.finish(op, Unknown)
+	}
+	c.pending = c.pending[:0]
+	if opening {
+		c.session = 0 // whether it exists is unknown; it will expire if it does
+	}
+}
+
+func (c *Client) finish(op *Op, o Outcome) {
+	op.Outcome = o
+	c.sim.done++
+}
+
+// submit sends a write to the client's member.
+func (c *Client) submit(q kv.Request) *Op {
+	s, m := c.sim, c.member
+	q.Session = c.session
+	op := &Op{Client: c, Token: s.token(), Request: q, floor: s.ghost.okZxid, since: s.now}
+	s.ghost.ops[op.Token] = op
+	c.ops = append(c.ops, op)
+	var body []byte
+	switch q.Op {
+	case kv.OpCreateSession:
+		body = replica.AppendCreateSession(nil, q.Timeout, q.Password)
+	case kv.OpCloseSession:
+	default:
+		body = wire.AppendRequest(nil, &q)
+	}
+	m.port.ops[op.Token] = op
+	c.pending = append(c.pending, op)
+	if s.opt.Trace {
+		s.logf("client %d at %d: %d %v %s", c.ID, m.ID, op.Token, q.Op, q.Path)
+	}
+	err := m.rep.Submit(replica.ClientOp{Request: op.Token, Session: c.session, Op: int32(q.Op), Body: body})
+	if err != nil {
+		delete(m.port.ops, op.Token)
+		c.pending = c.pending[:len(c.pending)-1]
+		c.finish(op, NotSent)
+		c.hangUp()
+	}
+	return op
+}
+
+// read answers from the member's tree at once.
+func (c *Client) read() {
+	m := c.member
+	if !m.ready() {
+		return
+	}
+	c.saw(m, m.tree.View().Zxid(), "read")
+	c.reads++
+}
+
+// saw is C2: what a client sees never goes back.
+func (c *Client) saw(m *Member, z kv.Zxid, what string) {
+	if !m.broadcasting() {
+		c.sim.fail("P15", "member %d answers a client in %v %v", m.ID, m.role.Role, m.role.Stage)
+	}
+	if z < c.lastZxid {
+		c.sim.fail("C2", "client %d: %s at member %d shows %v after %v", c.ID, what, m.ID, z, c.lastZxid)
+	}
+	c.lastZxid = z
+}
+
+// syncRead reads what is at least as new as everything that was answered before it began (C3).
+func (c *Client) syncRead(done func(v *kv.View, ok bool)) {
+	m, s := c.member, c.sim
+	t := s.token()
+	m.port.syncs[t] = &syncRead{c: c, floor: s.ghost.okZxid, done: done}
+	m.rep.SyncRead(t)
+}
+
+// ready reports whether a member may answer reads.
+func (m *Member) ready() bool { return m.serving.Open && m.tree.View().Zxid() >= m.serving.Since }
+
+func (m *Member) broadcasting() bool {
+	return m.role.Role != zab.Looking && m.role.Stage == zab.Broadcast || m.serving.Open
+}
+
+func (p *port) closeAll() {
+	for _, c := range p.m.sim.clients {
+		if c.member == p.m {
+			c.hangUp()
+		}
+	}
+	p.failSyncs()
+}
+
+func (p *port) failSyncs() {
+	for _, y := range p.ripe {
+		if y.done != nil {
+			y.done(nil, false)
+		}
+	}
+	p.ripe = nil
+}
+
+// servingChanged closes the connections when there is nobody to serve them.
+func (p *port) servingChanged() {
+	if !p.m.serving.Open {
+		for _, c := range p.m.sim.clients {
+			if c.member == p.m && len(c.pending) > 0 && p.m.sim.rng.IntN(2) == 0 {
+				c.hangUp()
+			}
+		}
+	}
+}
+
+// failed: the replica gave up on an operation.
+func (p *port) failed(f replica.Failed) {
+	op := p.ops[f.Request]
+	delete(p.ops, f.Request)
+	if op == nil || op.Outcome != Pending {
+		return
+	}
+	c := op.Client
+	if f.Outcome == replica.NotSent {
+		for i, o := range c.pending {
+			if o == op {
+				c.pending = append(c.pending[:i], c.pending[i+1:]...)
+				break
+			}
+		}
+		c.finish(op, NotSent)
+	}
+	c.hangUp()
+}
+
+func (p *port) revalidated(v replica.Revalidated) {
+	c := p.resuming[v.Request]
+	delete(p.resuming, v.Request)
+	if c == nil || c.state != resuming || c.awaiting != v.Request || c.member != p.m {
+		return
+	}
+	p.m.sim.logf("client %d: session %v is %d", c.ID, v.Session, v.Validity)
+	switch v.Validity {
+	case replica.Valid:
+		c.waitFor = v.Fresh
+		p.applied()
+	case replica.Gone:
+		p.m.sim.ghost.gone(c)
+		c.hangUp()
+		c.session = 0
+	default:
+		if v.Validity == replica.WrongPassword {
+			p.m.sim.fail("C4", "client %d: its session %v does not know its password", c.ID, v.Session)
+		}
+		c.hangUp()
+	}
+}
+
+// applied lets those go on that waited for the tree.
+func (p *port) applied() {
+	z := p.m.tree.View().Zxid()
+	for _, r := range p.results {
+		p.answer(r)
+	}
+	p.results = p.results[:0]
+	for _, c := range p.m.sim.clients {
+		if c.member == p.m && c.state == resuming && c.waitFor != 0 && z >= max(c.waitFor, c.lastZxid) && p.m.ready() {
+			c.state, c.waitFor = ready, 0
+		}
+	}
+	keep := p.ripe[:0]
+	for _, y := range p.ripe {
+		if z < y.at {
+			keep = append(keep, y)
+			continue
+		}
+		p.answerSync(y)
+	}
+	p.ripe = keep
+}
+
+func (p *port) synced(y zab.Synced) {
+	q := p.syncs[y.ID]
+	delete(p.syncs, y.ID)
+	if q == nil {
+		return
+	}
+	if !y.OK {
+		if q.done != nil {
+			q.done(nil, false)
+		}
+		return
+	}
+	q.at = y.Zxid
+	if p.m.tree.View().Zxid() >= q.at {
+		p.answerSync(q)
+		return
+	}
+	p.ripe = append(p.ripe, q)
+}
+
+func (p *port) answerSync(q *syncRead) {
+	if q.c.member != p.m || !p.m.serving.Open {
+		if q.done != nil {
+			q.done(nil, false)
+		}
+		return
+	}
+	v := p.m.tree.View()
+	if v.Zxid() < q.floor {
+		p.m.sim.fail("C3", "client %d: a read after sync at member %d shows %v, %v had been answered before", q.c.ID, p.m.ID, v.Zxid(), q.floor)
+	}
+	q.c.saw(p.m, v.Zxid(), "sync read")
+	if q.done != nil {
+		q.done(v, true)
+	}
+}
+
+// answer gives a result to the client that waits for it on this member.
+func (p *port) answer(r result) {
+	s := p.m.sim
+	op := p.ops[r.token]
+	delete(p.ops, r.token)
+	if op == nil || op.Outcome != Pending || op.Client.member != p.m {
+		return
+	}
+	c := op.Client
+	if !p.m.serving.Open {
+		c.hangUp() // committed, but nobody is answered without an established leader (P15)
+		return
+	}
+	if len(c.pending) == 0 || c.pending[0] != op {
+		s.fail("C2", "client %d: token %d is answered out of order", c.ID, r.token)
+		return
+	}
+	c.pending = c.pending[1:]
+	op.Code, op.Path, op.Version, op.Zxid = r.code, r.path, r.vers, r.zxid
+	c.finish(op, OK)
+	if r.zxid <= op.floor {
+		s.fail("C1", "token %d is answered with %v; %v had been answered before it began", r.token, r.zxid, op.floor)
+	}
+	s.ghost.okZxid = max(s.ghost.okZxid, r.zxid)
+	s.ghost.answered(op)
+	c.saw(p.m, r.zxid, "write")
+	switch {
+	case op.Request.Op == kv.OpCreateSession:
+		c.state = ready
+	case op.Request.Op == kv.OpCloseSession && r.code == kv.CodeOK, r.code == kv.CodeSessionExpired:
+		c.hangUp()
+		c.session = 0
+	case r.code == kv.CodeSessionMoved:
+		c.hangUp()
+	}
+}
+
+// Begin implements kv.Sink.
+func (p *port) Begin(_ kv.Zxid, h *kv.TxnHeader) (want, wantView bool) {
+	return h.Origin == uint8(p.m.ID) && h.Request != 0, false
+}
+
+// Done implements kv.Sink.
+func (p *port) Done(z kv.Zxid, h *kv.TxnHeader, r *kv.Result, _ *kv.View) {
+	p.results = append(p.results, result{h.Request, z, r.Code, string(append([]byte(nil), r.Path...)), r.Stat.Version})
+}
+
+// applyBatch applies entries to the tree, and returns the newest own token among them.
+func (p *port) applyBatch(batch []kv.Entry) (token uint64) {
+	m, s := p.m, p.m.sim
+	for i := range batch {
+		s.ghost.appliedEntry(m, &batch[i])
+	}
+	if s.failure != nil {
+		return 0
+	}
+	n := len(p.results)
+	if err := m.tree.Apply(batch, p); err != nil {
+		s.fail("stop", "member %d cannot apply (%v..%v): %v", m.ID, batch[0].Zxid, batch[len(batch)-1].Zxid, err)
+		return 0
+	}
+	s.ghost.appliedView(m, m.tree.View())
+	if len(p.results) > n {
+		token = p.results[len(p.results)-1].token
+	}
+	return token
+}

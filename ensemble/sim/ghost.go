@@ -1,0 +1,586 @@
+package sim
+
+import (
+	"fmt"
+
+	"kvd/fle"
+	"kvd/kv"
+	"kvd/zab"
+	"kvd/zab/quorum"
+
+	"kvd/ensemble/replica"
+)
+
+// ghost is what an all-seeing observer remembers: the state that the properties of zab-rules d speak of. Members know
+// nothing of it. Each property is checked where something that it speaks of changes, which after every step is
+// the same as checking all of them, only faster.
+type ghost struct {
+	sim *Sim
+	// g is G: what leaders have declared committed, in order. pos is the index of a zxid in it.
+	g   []committed
+	pos map[kv.Zxid]int
+	// proposed are all entries that established leaders handed out, for ever.
+	proposed map[kv.Zxid]proposal
+	// chains has the digest chain of every entry that any log ever held (P5, over all of time: an epoch has one
+	// established leader, so a zxid has one history).
+	chains map[kv.Zxid]uint64
+	est    map[kv.Epoch]established
+	epochs []kv.Epoch // established, in the order in which it happened
+	// promises are the counted epoch acks (P2).
+	promises map[promiseKey]zab.Incarnation
+	// followed is what A(m) is compared with, without G (P18): each applied zxid's predecessor and chain.
+	followed map[kv.Zxid]step
+	digests  map[kv.Zxid]uint64
+	members  []ghostMember // by id-1
+	model    model
+	// okZxid is the newest zxid of a write answered OK: a later write must get a greater one (C1), a sync read a
+	// view at least as new (C3).
+	okZxid kv.Zxid
+	ops    map[uint64]*Op // by token
+	inG    map[uint64]kv.Zxid
+	lossy  bool // the script destroyed a disk: P8 holds in its weaker form
+}
+
+type committed struct {
+	zxid  kv.Zxid
+	chain uint64
+}
+
+type proposal struct {
+	by    quorum.MemberID
+	inc   zab.Incarnation
+	chain uint64
+}
+
+type established struct {
+	by  quorum.MemberID
+	inc zab.Incarnation
+	// last and chain end H(e).
+	last  kv.Zxid
+	chain uint64
+}
+
+type promiseKey struct {
+	m quorum.MemberID
+	e kv.Epoch
+}
+
+type step struct {
+	prev  kv.Zxid
+	chain uint64
+}
+
+// ghostMember is what the observer remembers of one member.
+type ghostMember struct {
+	accepted, current kv.Epoch // the greatest ever durable
+	match             int      // how much of G its durable history holds
+	applied           kv.Zxid
+	appliedChain      uint64
+	propEpoch         kv.Epoch // the newest epoch in which it proposed
+	ackSent           map[zab.LinkID]kv.Zxid
+	commitSent        map[zab.LinkID]kv.Zxid
+	leaderInfo        map[zab.LinkID]zab.Incarnation // received on a link
+	newLeader         map[zab.LinkID]*zab.NewLeader  // received on a link
+}
+
+func (g *ghost) init(s *Sim) {
+	*g = ghost{
+		sim: s, pos: map[kv.Zxid]int{}, proposed: map[kv.Zxid]proposal{}, chains: map[kv.Zxid]uint64{},
+		est: map[kv.Epoch]established{}, promises: map[promiseKey]zab.Incarnation{}, followed: map[kv.Zxid]step{},
+		digests: map[kv.Zxid]uint64{}, ops: map[uint64]*Op{}, inG: map[uint64]kv.Zxid{},
+	}
+	g.members = make([]ghostMember, s.opt.Members+s.opt.Observers)
+	g.model.init()
+}
+
+func (g *ghost) of(m *Member) *ghostMember { return &g.members[m.ID-1] }
+
+func (g *ghost) started(m *Member) {
+	gm := g.of(m)
+	gm.ackSent, gm.commitSent = map[zab.LinkID]kv.Zxid{}, map[zab.LinkID]kv.Zxid{}
+	gm.leaderInfo, gm.newLeader = map[zab.LinkID]zab.Incarnation{}, map[zab.LinkID]*zab.NewLeader{}
+	v := m.tree.View()
+	gm.applied, gm.appliedChain = v.Zxid(), v.Chain()
+	g.checkApplied(m)
+}
+
+func (g *ghost) crashed(m *Member) { g.of(m).applied = 0 }
+
+// wiped: the script destroyed a disk; what the member held it holds no more.
+func (g *ghost) wiped(m *Member) {
+	*g.of(m) = ghostMember{}
+	g.lossy = true
+}
+
+// given: the script set a disk.
+func (g *ghost) given(m *Member) {
+	gm := g.of(m)
+	gm.accepted, gm.current = m.disk.accepted.Epoch, m.disk.current
+	for i := range m.disk.entries {
+		e := &m.disk.entries[i]
+		g.chains[e.Zxid] = e.Chain
+		if _, ok := g.proposed[e.Zxid]; !ok {
+			g.proposed[e.Zxid] = proposal{chain: e.Chain}
+		}
+	}
+}
+
+// beforeDisk remembers what a batch must not lose.
+func (g *ghost) beforeDisk(m *Member) int { return g.of(m).match }
+
+// diskChanged checks what speaks of durable state: P1, P4, P5, P8, P9, P13, P14.
+func (g *ghost) diskChanged(m *Member, w *diskWrite, before int) {
+	d, gm, s := &m.disk.content, g.of(m), g.sim
+	last, _ := d.last()
+	if d.accepted.Epoch < gm.accepted || d.current < gm.current {
+		s.fail("P1", "member %d: accepted %d after %d, current %d after %d", m.ID, d.accepted.Epoch, gm.accepted, d.current, gm.current)
+	}
+	if d.accepted.Epoch < d.current || last.Epoch() > d.accepted.Epoch {
+		s.fail("P1", "member %d: accepted %d, current %d, last %v", m.ID, d.accepted.Epoch, d.current, last)
+	}
+	gm.accepted, gm.current = d.accepted.Epoch, d.current
+	if w != nil {
+		g.checkAppend(m, w)
+	}
+	gm.match = g.matching(d, gm.match, w)
+	if gm.match < before {
+		s.fail("P14", "member %d dropped %v, which is committed", m.ID, g.g[gm.match].zxid)
+	}
+	if gm.applied > last {
+		s.fail("P13", "member %d has applied %v, its disk ends at %v", m.ID, gm.applied, last)
+	}
+	g.checkQuorums()
+	g.checkResurrection(m)
+}
+
+// checkAppend is P4 and P5.
+func (g *ghost) checkAppend(m *Member, w *diskWrite) {
+	d := &m.disk.content
+	n := len(w.w.Append)
+	if n == 0 {
+		return
+	}
+	i := len(d.entries) - n
+	prev := d.logStart
+	if i > 0 {
+		prev = d.entries[i-1].Zxid
+	}
+	for ; i < len(d.entries); i++ {
+		e := &d.entries[i]
+		if !e.Zxid.Follows(prev) {
+			g.sim.fail("P4", "member %d: %v stands after %v", m.ID, e.Zxid, prev)
+			return
+		}
+		prev = e.Zxid
+		if c, ok := g.chains[e.Zxid]; ok && c != e.Chain {
+			g.sim.fail("P5", "member %d: %v has chain %x, elsewhere it had %x", m.ID, e.Zxid, e.Chain, c)
+			return
+		}
+		g.chains[e.Zxid] = e.Chain
+	}
+}
+
+// matching returns how much of G is in d. It grows from at, or is looked up anew after a batch that removed something.
+func (g *ghost) matching(d *content, at int, w *diskWrite) int {
+	if w == nil || w.install != nil || w.w.Truncate != nil {
+		at = 0
+		// G and D are histories: if D holds G[i] it holds everything before. Search backwards for the newest held.
+		for i := len(g.g); i > 0; i-- {
+			if c := &g.g[i-1]; d.holds(c.zxid, c.chain) {
+				at = i
+				break
+			}
+		}
+		return at
+	}
+	for at < len(g.g) && d.holds(g.g[at].zxid, g.g[at].chain) {
+		at++
+	}
+	return at
+}
+
+// checkQuorums is P8: a quorum holds all of G. After a scripted loss of a disk: every quorum of members that may vote
+// has a holder.
+func (g *ghost) checkQuorums() {
+	s := g.sim
+	n := len(g.g)
+	if n == 0 {
+		return
+	}
+	holds := func(id quorum.MemberID) bool { return g.members[id-1].match >= n }
+	if !g.lossy {
+		if !s.config.HasQuorum(holds) {
+			s.fail("P8", "%v is committed and a quorum does not hold it durably%s", g.g[n-1].zxid, g.holders())
+		}
+		return
+	}
+	if s.config.HasQuorum(func(id quorum.MemberID) bool { return !holds(id) && !s.member(id).disk.unknown }) {
+		s.fail("P8", "%v is committed and a quorum of members that may vote holds it nowhere%s", g.g[n-1].zxid, g.holders())
+	}
+}
+
+func (g *ghost) holders() string {
+	text := ""
+	for _, m := range g.sim.members {
+		last, _ := m.disk.last()
+		text += fmt.Sprintf("; member %d holds %d of %d and ends at %v", m.ID, g.of(m).match, len(g.g), last)
+	}
+	return text
+}
+
+// checkResurrection is P9 for the disk: below an established epoch that it has adopted, a log is a part of that epoch's
+// initial history.
+func (g *ghost) checkResurrection(m *Member) {
+	d := &m.disk.content
+	for i := len(g.epochs) - 1; i >= 0; i-- {
+		e := g.epochs[i]
+		if e > d.current {
+			continue
+		}
+		h := g.est[e]
+		at, chain, ok := d.Locate(kv.MakeZxid(e, 0))
+		if !ok || at == 0 {
+			return // all of it lies in the snapshot
+		}
+		if at > h.last || (at == h.last && chain != h.chain) || (at < h.last && g.chains[at] != chain) {
+			g.sim.fail("P9", "member %d has adopted epoch %d, whose history ends at %v, and holds %v", m.ID, e, h.last, at)
+		}
+		return
+	}
+}
+
+// handed checks what a member is about to write, and remembers the proposals of established leaders (P3, P17, P19).
+func (g *ghost) handed(m *Member, w *diskWrite) {
+	s := g.sim
+	if len(w.w.Append) == 0 {
+		return
+	}
+	e := w.w.Append[0].Zxid.Epoch()
+	if est, ok := g.est[e]; !ok || est.by != m.ID || est.inc != m.inc {
+		return // what others proposed
+	}
+	gm := g.of(m)
+	if gm.propEpoch != e {
+		gm.propEpoch = e
+		// PrimaryIntegrity: the leader has applied everything older that anybody has applied.
+		for i := range g.members {
+			if a := g.members[i].applied; a.Epoch() < e && a > gm.applied {
+				s.fail("P19", "leader %d of epoch %d proposes before it applied %v, which member %d has applied", m.ID, e, a, i+1)
+			}
+		}
+	}
+	for i := range w.w.Append {
+		en := &w.w.Append[i]
+		if p, ok := g.proposed[en.Zxid]; ok || en.Zxid.Epoch() != e {
+			s.fail("P17", "leader %d of epoch %d proposes %v, which member %d has proposed", m.ID, e, en.Zxid, p.by)
+		}
+		g.proposed[en.Zxid] = proposal{m.ID, m.inc, en.Chain}
+	}
+}
+
+// establish is P3 and P7, when a leader becomes established in epoch e.
+func (g *ghost) establish(m *Member, e kv.Epoch) {
+	s := g.sim
+	if old, ok := g.est[e]; ok {
+		if old.by != m.ID || old.inc != m.inc {
+			s.fail("P3", "epoch %d has two leaders: member %d (attempt %d) and member %d (attempt %d)", e, old.by, old.inc, m.ID, m.inc)
+		}
+		return
+	}
+	h := &m.handed
+	last, chain := h.last()
+	g.est[e] = established{m.ID, m.inc, last, chain}
+	g.epochs = append(g.epochs, e)
+	if n := len(g.g); n > 0 && !h.holds(g.g[n-1].zxid, g.g[n-1].chain) && h.base < g.g[n-1].zxid {
+		s.fail("P7", "leader %d of epoch %d ends at %v and lacks the committed %v", m.ID, e, last, g.g[n-1].zxid)
+	}
+	for _, o := range s.members {
+		g.checkResurrection(o)
+		if a := g.of(o); o.Up && a.applied > last && a.applied.Epoch() < e {
+			s.fail("P9", "member %d has applied %v, which the history of epoch %d (ending at %v) lacks", o.ID, a.applied, e, last)
+		}
+	}
+}
+
+// declare extends G: m says that everything up to z is committed (P6, P22).
+func (g *ghost) declare(m *Member, z kv.Zxid) {
+	n := len(g.g)
+	if z == 0 || (n > 0 && z <= g.g[n-1].zxid) {
+		return
+	}
+	s, h := g.sim, &m.handed
+	last := kv.Zxid(0)
+	if n > 0 {
+		last = g.g[n-1].zxid
+		if at, chain, ok := h.Locate(last); ok && (at != last || chain != g.g[n-1].chain) {
+			s.fail("P22", "member %d declares %v committed and lacks the committed %v", m.ID, z, last)
+			return
+		}
+	}
+	if h.logStart > last {
+		s.fail("P22", "member %d declares %v committed from a log that begins at %v, G ends at %v", m.ID, z, h.logStart, last)
+		return
+	}
+	if l, _ := h.last(); l < z {
+		return // a learner that repeats what its leader said; the leader's own declaration counts
+	}
+	for i := h.find(last); i < len(h.entries) && h.entries[i].Zxid <= z; i++ {
+		e := &h.entries[i]
+		g.pos[e.Zxid] = len(g.g)
+		g.g = append(g.g, committed{e.Zxid, e.Chain})
+		g.model.commit(g, e)
+	}
+	for _, o := range s.members {
+		gm := g.of(o)
+		gm.match = g.matching(&o.disk.content, gm.match, &diskWrite{})
+	}
+	g.checkQuorums()
+}
+
+// sent checks a message that a member puts on a link: P2, P10, P11, P12, P16, P21, and what it declares.
+func (g *ghost) sent(m *Member, l *link, msg *Message) {
+	s, d, gm := g.sim, &m.disk.content, g.of(m)
+	id := l.id[l.side(m)]
+	switch z := msg.Zab.(type) {
+	case *zab.LeaderInfo:
+		if d.accepted.Epoch < z.Epoch {
+			s.fail("P12", "member %d sends LEADERINFO(%d), its accepted epoch is %d on disk", m.ID, z.Epoch, d.accepted.Epoch)
+		}
+		g.promise(m, z.Epoch, z.Incarnation)
+	case *zab.AckEpoch:
+		if d.accepted.Epoch < z.Epoch {
+			s.fail("P12", "member %d sends ACKEPOCH(%d), its accepted epoch is %d on disk", m.ID, z.Epoch, d.accepted.Epoch)
+		}
+		last, _ := d.last()
+		if !onlySnapshots(m.older()) {
+			s.fail("P21", "member %d sends ACKEPOCH with a write in flight", m.ID)
+		}
+		if z.Current != d.current || z.Last != last {
+			s.fail("P21", "member %d reports (%d, %v), its disk holds (%d, %v)", m.ID, z.Current, z.Last, d.current, last)
+		}
+		if !z.AlreadyPromised && !z.Unknown {
+			g.promise(m, z.Epoch, gm.leaderInfo[id])
+		}
+	case *zab.Ack:
+		p, known := g.proposed[z.Zxid]
+		if last, _ := d.last(); d.current != z.Epoch || last < z.Zxid {
+			s.fail("P10", "member %d acks %v of epoch %d, its disk holds (%d, %v)", m.ID, z.Zxid, z.Epoch, d.current, last)
+		} else if at, chain, ok := d.Locate(z.Zxid); ok && known && (at != z.Zxid || chain != p.chain) {
+			s.fail("P10", "member %d acks %v and holds something else there", m.ID, z.Zxid)
+		}
+		if z.Zxid <= gm.ackSent[id] {
+			s.fail("P16", "member %d acks %v after %v on one link", m.ID, z.Zxid, gm.ackSent[id])
+		}
+		gm.ackSent[id] = z.Zxid
+	case *zab.AckNewLeader:
+		nl := gm.newLeader[id]
+		switch {
+		case nl == nil || nl.Epoch != z.Epoch:
+			s.fail("P11", "member %d sends ACK(NEWLEADER %d) that nobody asked for", m.ID, z.Epoch)
+		case d.current != z.Epoch:
+			s.fail("P11", "member %d sends ACK(NEWLEADER %d), its current epoch is %d on disk", m.ID, z.Epoch, d.current)
+		case nl.Last != 0 && !d.holds(nl.Last, nl.Chain):
+			s.fail("P11", "member %d sends ACK(NEWLEADER %d) and does not hold %v", m.ID, z.Epoch, nl.Last)
+		}
+	case *zab.Proposal:
+		g.commitOnLink(m, id, z.Commit)
+	case *zab.Commit:
+		g.commitOnLink(m, id, z.Zxid)
+	case *zab.UpToDate:
+		g.commitOnLink(m, id, z.Commit)
+	case *zab.Ping:
+		g.commitOnLink(m, id, z.Commit)
+	case *zab.NewLeader:
+		g.declare(m, z.Commit)
+	case *zab.Inform:
+		if n := len(z.Entries); n > 0 {
+			g.declare(m, z.Entries[n-1].Zxid)
+		}
+	case *zab.SyncReply:
+		g.declare(m, z.Zxid)
+	}
+}
+
+// commitOnLink is P16 at the sender: only an established leader declares, and never backwards on a link.
+func (g *ghost) commitOnLink(m *Member, id zab.LinkID, z kv.Zxid) {
+	if z == 0 {
+		return
+	}
+	if m.inc == 0 {
+		g.sim.fail("P16", "member %d declares %v committed and has never led", m.ID, z)
+	}
+	gm := g.of(m)
+	if z < gm.commitSent[id] {
+		g.sim.fail("P16", "member %d: commit point %v after %v on one link", m.ID, z, gm.commitSent[id])
+	}
+	gm.commitSent[id] = z
+	g.declare(m, z)
+}
+
+// older are the unfinished writes that were handed out before the Ready that is being carried out. The messages of a Ready
+// may have been made before its writes were: they speak of the disk at that time.
+func (m *Member) older() []diskWrite { return m.disk.writes[:min(m.fresh, len(m.disk.writes))] }
+
+func onlySnapshots(ws []diskWrite) bool {
+	for i := range ws {
+		if ws[i].snapshot == nil {
+			return false
+		}
+	}
+	return true
+}
+
+// promise is P2.
+func (g *ghost) promise(m *Member, e kv.Epoch, inc zab.Incarnation) {
+	k := promiseKey{m.ID, e}
+	if old, ok := g.promises[k]; ok && old != inc {
+		g.sim.fail("P2", "member %d promised epoch %d to attempt %d and to attempt %d", m.ID, e, old, inc)
+	}
+	g.promises[k] = inc
+}
+
+// received notes what a later answer must be measured by.
+func (s *Sim) received(msg *Message) {
+	if msg.link == nil {
+		return
+	}
+	m := s.member(msg.To)
+	gm := s.ghost.of(m)
+	id := msg.link.id[msg.link.side(m)]
+	switch z := msg.Zab.(type) {
+	case *zab.LeaderInfo:
+		gm.leaderInfo[id] = z.Incarnation
+	case *zab.NewLeader:
+		gm.newLeader[id] = z
+		gm.ackSent[id] = 0 // a re-epoch over the same link begins anew
+	}
+}
+
+// sentElection is P21 for votes.
+func (g *ghost) sentElection(m *Member, msg *Message) {
+	if msg.kind != replica.KindNotification {
+		return
+	}
+	n, err := fle.DecodeNotification(msg.payload)
+	if err != nil {
+		g.sim.fail("codec", "member %d sends a notification that cannot be decoded: %v", m.ID, err)
+		return
+	}
+	if n.State != fle.Looking {
+		return
+	}
+	d := &m.disk.content
+	last, _ := d.last()
+	if !onlySnapshots(m.older()) {
+		g.sim.fail("P21", "member %d votes with a write in flight", m.ID)
+	}
+	if n.SenderEpoch != d.current || n.SenderZxid != last {
+		g.sim.fail("P21", "member %d reports (%d, %v) in its vote, its disk holds (%d, %v)", m.ID, n.SenderEpoch, n.SenderZxid, d.current, last)
+	}
+	if n.Vote.Leader == m.ID && (n.Vote.Epoch != d.current || n.Vote.Zxid != last || d.unknown) {
+		g.sim.fail("P21", "member %d votes for itself with (%d, %v), its disk holds (%d, %v), unknown=%v", m.ID, n.Vote.Epoch, n.Vote.Zxid, d.current, last, d.unknown)
+	}
+}
+
+// applicable: the broadcast hands entries up to z to the applier: they are committed, and durable here.
+func (g *ghost) applicable(m *Member, z kv.Zxid) {
+	g.declare(m, z)
+	if last, _ := m.disk.last(); z > last {
+		g.sim.fail("P13", "member %d is to apply %v, its disk ends at %v", m.ID, z, last)
+	}
+}
+
+// applied is P6, P13, P17, P18, P19 for one applied entry.
+func (g *ghost) appliedEntry(m *Member, e *kv.Entry) {
+	s, gm := g.sim, g.of(m)
+	switch i, ok := g.pos[e.Zxid]; {
+	case !ok:
+		s.fail("P6", "member %d applies %v, which is not committed", m.ID, e.Zxid)
+		return
+	case g.g[i].chain != e.Chain:
+		s.fail("P6", "member %d applies another %v than the committed one", m.ID, e.Zxid)
+		return
+	case gm.applied == 0 && i != 0, gm.applied != 0 && (i == 0 || g.g[i-1].zxid != gm.applied):
+		s.fail("P6", "member %d applies %v after %v", m.ID, e.Zxid, gm.applied)
+		return
+	}
+	if p, ok := g.proposed[e.Zxid]; !ok || p.chain != e.Chain {
+		s.fail("P17", "member %d applies %v, which no established leader proposed", m.ID, e.Zxid)
+	}
+	if f, ok := g.followed[e.Zxid]; ok && (f.prev != gm.applied || f.chain != e.Chain) {
+		s.fail("P18", "member %d applies %v after %v, another one after %v", m.ID, e.Zxid, gm.applied, f.prev)
+	}
+	g.followed[e.Zxid] = step{gm.applied, e.Chain}
+	if e.Zxid <= gm.applied || e.Zxid.Epoch() < gm.applied.Epoch() {
+		s.fail("P19", "member %d applies %v after %v", m.ID, e.Zxid, gm.applied)
+	}
+	gm.applied, gm.appliedChain = e.Zxid, e.Chain
+	if last, _ := m.disk.last(); e.Zxid > last {
+		s.fail("P13", "member %d applies %v, its disk ends at %v", m.ID, e.Zxid, last)
+	}
+}
+
+// appliedView compares the content of trees at equal zxids (P20, C4).
+func (g *ghost) appliedView(m *Member, v *kv.View) {
+	if v.Zxid() != g.of(m).applied || v.Chain() != g.of(m).appliedChain {
+		g.sim.fail("P20", "member %d: its tree is at %v, it has applied %v", m.ID, v.Zxid(), g.of(m).applied)
+		return
+	}
+	if d, ok := g.digests[v.Zxid()]; ok && d != v.Digest() {
+		g.sim.fail("P20", "member %d: the tree at %v has digest %x, elsewhere %x", m.ID, v.Zxid(), v.Digest(), d)
+	}
+	g.digests[v.Zxid()] = v.Digest()
+}
+
+// restored: the tree was replaced by an installed snapshot.
+func (g *ghost) restored(m *Member, p *point) {
+	gm := g.of(m)
+	gm.applied, gm.appliedChain = p.zxid, p.chain
+	g.checkApplied(m)
+	g.appliedView(m, p.view)
+}
+
+// checkApplied is P6 for a tree that was loaded whole.
+func (g *ghost) checkApplied(m *Member) {
+	gm := g.of(m)
+	if gm.applied == 0 {
+		return
+	}
+	if i, ok := g.pos[gm.applied]; !ok || g.g[i].chain != gm.appliedChain {
+		g.sim.fail("P6", "member %d loads a snapshot at %v, which is not committed", m.ID, gm.applied)
+	}
+}
+
+// snapshot is P20 for a snapshot that a member makes itself.
+func (g *ghost) snapshot(m *Member, p *point) {
+	if i, ok := g.pos[p.zxid]; !ok || g.g[i].chain != p.chain {
+		g.sim.fail("P20", "member %d makes a snapshot at %v, which is not committed", m.ID, p.zxid)
+		return
+	}
+	if d, ok := g.digests[p.zxid]; ok && d != p.view.Digest() {
+		g.sim.fail("P20", "member %d: its snapshot at %v has digest %x, elsewhere %x", m.ID, p.zxid, p.view.Digest(), d)
+	}
+}
+
+func (g *ghost) last() (z kv.Zxid) {
+	if n := len(g.g); n > 0 {
+		z = g.g[n-1].zxid
+	}
+	return z
+}
+
+// account is C1 over the whole history: every OK is in G (exactly once: commit checked "twice"), nothing that was not
+// sent is.
+func (g *ghost) account() {
+	for _, c := range g.sim.clients {
+		for _, op := range c.ops {
+			z, in := g.inG[op.Token]
+			switch {
+			case op.Outcome == OK && (!in || z != op.Zxid):
+				g.sim.fail("C1", "token %d was answered OK at %v and is in G: %v at %v", op.Token, op.Zxid, in, z)
+			case op.Outcome == NotSent && in:
+				g.sim.fail("C1", "token %d was not sent and is in G at %v", op.Token, z)
+			}
+		}
+	}
+}

@@ -1,0 +1,226 @@
+package sim
+
+import (
+	"slices"
+	"strings"
+
+	"kvd/kv"
+)
+
+// model is a naive tree that follows G, one committed transaction at a time, from what the clients asked for, not from
+// what the transactions say. Against it are compared: every answer (C1), and the trees of the members (C4).
+type model struct {
+	nodes    map[string]modelNode
+	sessions map[kv.SessionID]bool
+	closed   map[kv.SessionID]bool // ever closed
+	answers  map[uint64]answer     // by token
+}
+
+type modelNode struct {
+	data    string
+	version int32
+	owner   kv.SessionID
+}
+
+type answer struct {
+	code    kv.Code
+	path    string
+	version int32
+	zxid    kv.Zxid
+}
+
+func (m *model) init() {
+	*m = model{nodes: map[string]modelNode{}, sessions: map[kv.SessionID]bool{}, closed: map[kv.SessionID]bool{}, answers: map[uint64]answer{}}
+}
+
+// commit follows one committed entry. It fails if a request is in G twice (C1), or was decided otherwise than the
+// model decides.
+func (m *model) commit(g *ghost, e *kv.Entry) {
+	s := g.sim
+	t, err := kv.DecodeTxn(e.Payload)
+	if err != nil {
+		s.fail("P17", "%v is committed and cannot be decoded: %v", e.Zxid, err)
+		return
+	}
+	h := &t.Header
+	if h.Request == 0 { // the leader's own: the end of a session, or levels
+		if h.Kind == kv.OpCloseSession {
+			m.closeSession(h.Session)
+		}
+		return
+	}
+	op := g.ops[h.Request]
+	if op == nil {
+		s.fail("C1", "%v is committed for token %d, which nobody submitted", e.Zxid, h.Request)
+		return
+	}
+	if z, ok := g.inG[h.Request]; ok {
+		s.fail("C1", "token %d is committed twice, at %v and %v", h.Request, z, e.Zxid)
+	}
+	if op.Outcome == NotSent {
+		s.fail("C1", "token %d was reported not sent and is committed at %v", h.Request, e.Zxid)
+	}
+	g.inG[h.Request] = e.Zxid
+	a := answer{code: h.Err, zxid: e.Zxid}
+	if h.Err == kv.CodeSessionMoved {
+		if !op.Client.moved {
+			s.fail("C1", "token %d at %v: session moved, and it never did", h.Request, e.Zxid)
+		}
+		m.answers[h.Request] = a
+		return
+	}
+	final := ""
+	if len(t.Ops) == 1 {
+		final = t.Ops[0].Path
+	}
+	want, path, version := m.decide(&op.Request, final)
+	if want != h.Err {
+		s.fail("C1", "token %d (%v %s) was decided %v at %v, the model says %v", h.Request, op.Request.Op, op.Request.Path, h.Err, e.Zxid, want)
+	}
+	a.path, a.version = path, version
+	m.answers[h.Request] = a
+}
+
+// decide carries out one request. final is the path that the transaction gave to a sequential node: which number it is
+// does not matter to the model, only that it is new.
+func (m *model) decide(q *kv.Request, final string) (kv.Code, string, int32) {
+	switch q.Op {
+	case kv.OpCreateSession:
+		if m.sessions[q.Session] {
+			return kv.CodeNodeExists, "", 0
+		}
+		m.sessions[q.Session] = true
+		return kv.CodeOK, "", 0
+	case kv.OpCloseSession:
+		if !m.sessions[q.Session] {
+			return kv.CodeSessionExpired, "", 0
+		}
+		m.closeSession(q.Session)
+		return kv.CodeOK, "", 0
+	}
+	if !m.sessions[q.Session] {
+		return kv.CodeSessionExpired, "", 0
+	}
+	n, exists := m.nodes[q.Path]
+	switch q.Op {
+	case kv.OpCreate:
+		path := q.Path
+		if q.Flags == kv.FlagEphemeralSequential {
+			if !strings.HasPrefix(final, path) || len(final) != len(path)+10 {
+				return kv.CodeSystemError, "", 0
+			}
+			path = final
+			_, exists = m.nodes[path]
+		}
+		if exists {
+			return kv.CodeNodeExists, "", 0
+		}
+		n = modelNode{data: string(q.Data)}
+		if q.Flags != kv.FlagPersistent {
+			n.owner = q.Session
+		}
+		m.nodes[path] = n
+		return kv.CodeOK, path, 0
+	case kv.OpSetData:
+		switch {
+		case !exists:
+			return kv.CodeNoNode, "", 0
+		case q.Version >= 0 && q.Version != n.version:
+			return kv.CodeBadVersion, "", 0
+		}
+		n.data = string(q.Data)
+		n.version++
+		m.nodes[q.Path] = n
+		return kv.CodeOK, "", n.version
+	case kv.OpDelete:
+		switch {
+		case !exists:
+			return kv.CodeNoNode, "", 0
+		case q.Version >= 0 && q.Version != n.version:
+			return kv.CodeBadVersion, "", 0
+		}
+		delete(m.nodes, q.Path)
+		return kv.CodeOK, "", 0
+	}
+	return kv.CodeUnimplemented, "", 0
+}
+
+// closeSession removes a session and all that it owns, at one zxid (C4).
+func (m *model) closeSession(id kv.SessionID) {
+	if !m.sessions[id] {
+		return
+	}
+	delete(m.sessions, id)
+	m.closed[id] = true
+	for path, n := range m.nodes {
+		if n.owner == id {
+			delete(m.nodes, path)
+		}
+	}
+}
+
+// answered is C1 for one answer: what the client was told is what the model decided at that zxid.
+func (g *ghost) answered(op *Op) {
+	a, ok := g.model.answers[op.Token]
+	switch {
+	case !ok:
+		g.sim.fail("C1", "token %d was answered with %v and is not committed", op.Token, op.Zxid)
+	case a.zxid != op.Zxid || a.code != op.Code || a.version != op.Version && op.Code == kv.CodeOK && op.Request.Op == kv.OpSetData ||
+		a.path != op.Path && op.Code == kv.CodeOK && op.Request.Op == kv.OpCreate:
+		g.sim.fail("C1", "token %d was answered (%v %v %q %d), the model says (%v %v %q %d)", op.Token, op.Zxid, op.Code, op.Path, op.Version, a.zxid, a.code, a.path, a.version)
+	}
+}
+
+// gone is C4 for a session that a leader declared dead: the end of a session is decided before anybody is told.
+func (g *ghost) gone(c *Client) {
+	if g.model.sessions[c.session] && !g.closing(c.session) {
+		g.sim.fail("C4", "client %d is told that its session %v is gone, and no end of it was proposed", c.ID, c.session)
+	}
+}
+
+// closing reports whether some log holds an end of the session that is not committed.
+func (g *ghost) closing(id kv.SessionID) bool {
+	for _, m := range g.sim.members {
+		for i := len(m.handed.entries) - 1; i >= 0; i-- {
+			e := &m.handed.entries[i]
+			if _, done := g.pos[e.Zxid]; done {
+				break
+			}
+			if h, err := kv.DecodeTxnHeader(e.Payload); err == nil && h.Kind == kv.OpCloseSession && h.Session == id {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// compareTree is C4 and P20 at rest: the tree of a member that has applied all of G equals the model.
+func (g *ghost) compareTree(m *Member) {
+	v, s := m.tree.View(), g.sim
+	names, _, err := v.Children("/", nil)
+	if err != nil {
+		s.fail("C4", "member %d: %v", m.ID, err)
+		return
+	}
+	seen := 0
+	for _, name := range names {
+		if name == "zookeeper" {
+			continue
+		}
+		seen++
+		data, stat, err := v.Get("/" + name)
+		n, ok := g.model.nodes["/"+name]
+		if err != nil || !ok || string(data) != n.data || stat.Version != n.version || stat.EphemeralOwner != n.owner {
+			s.fail("C4", "member %d: /%s is %q version %d owner %v, the model has %v %q version %d owner %v (%v)", m.ID, name, data, stat.Version, stat.EphemeralOwner, ok, n.data, n.version, n.owner, err)
+			return
+		}
+	}
+	if seen != len(g.model.nodes) {
+		s.fail("C4", "member %d has %d nodes, the model %d", m.ID, seen, len(g.model.nodes))
+	}
+	var ids []kv.SessionID
+	v.Sessions(func(x kv.Session) bool { ids = append(ids, x.ID); return true })
+	if len(ids) != len(g.model.sessions) || slices.ContainsFunc(ids, func(id kv.SessionID) bool { return !g.model.sessions[id] }) {
+		s.fail("C4", "member %d has the sessions %v, the model has %d", m.ID, ids, len(g.model.sessions))
+	}
+}

@@ -1,0 +1,75 @@
+// Command run carries out random schedules of the simulator and counts what came of them. On a broken property it prints
+// the seed and the line that replays it, and exits non-zero.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+
+	"kvd/ensemble/sim"
+)
+
+func main() {
+	schedules := flag.Int("schedules", 1000, "random schedules to run")
+	first := flag.Uint64("seed", 1, "first seed")
+	steps := flag.Int("steps", 500, "events of each schedule before the faults end")
+	members := flag.Int("members", 0, "voters; 0: 3 or 5, by seed")
+	workers := flag.Int("workers", runtime.GOMAXPROCS(0), "schedules at a time")
+	trace := flag.Bool("trace", false, "print everything that happens (use with -schedules 1)")
+	keepGoing := flag.Bool("keep-going", false, "count all failures instead of stopping at ten")
+	flag.Parse()
+
+	began := time.Now()
+	var (
+		mu                                    sync.Mutex
+		wg                                    sync.WaitGroup
+		next                                  = *first
+		done, failed                          int
+		events, committed, epochs, ops, snaps int
+		byProperty                            = map[string]int{}
+	)
+	for range max(1, *workers) {
+		wg.Go(func() {
+			for {
+				mu.Lock()
+				if next >= *first+uint64(*schedules) || (failed >= 10 && !*keepGoing) {
+					mu.Unlock()
+					return
+				}
+				seed := next
+				next++
+				mu.Unlock()
+				r := sim.Run(sim.Schedule{Seed: seed, Steps: *steps, Members: *members, Trace: *trace})
+				mu.Lock()
+				done++
+				events += r.Steps
+				committed += r.Committed
+				epochs += r.Epochs
+				ops += r.Ops
+				snaps += r.Snaps
+				if *trace {
+					os.Stdout.Write(r.Trace)
+				}
+				if r.Err != nil {
+					failed++
+					property, _, _ := strings.Cut(r.Err.Error(), " ")
+					byProperty[property]++
+					fmt.Printf("seed %d: %v\n  replay: go run ./ensemble/sim/run -schedules 1 -steps %d -members %d -seed %d -trace\n", seed, r.Err, *steps, *members, seed)
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	fmt.Printf("%d schedules, %d events, %d epochs established, %d transactions committed, %d client operations, %d snapshots installed, %d failed, %.1f s\n",
+		done, events, epochs, committed, ops, snaps, failed, time.Since(began).Seconds())
+	if failed > 0 {
+		fmt.Println("failures by property:", byProperty)
+		os.Exit(1)
+	}
+}

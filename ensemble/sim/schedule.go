@@ -1,0 +1,275 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"runtime/debug"
+
+	"kvd/ensemble/replica"
+	"kvd/fle"
+	"kvd/zab"
+	"kvd/zab/quorum"
+)
+
+// Schedule describes one random history: everything in it follows from Seed.
+type Schedule struct {
+	Seed  uint64
+	Steps int // events before the healing (500)
+	// Members fixes the number of voters; 0 chooses 3 or 5.
+	Members           int
+	ZabMutations      zab.Mutations
+	ElectionMutations fle.Mutations
+	LoseProposals     int
+	Trace             bool
+}
+
+// Result is what came of a schedule.
+type Result struct {
+	Seed      uint64
+	Err       error // the first broken property
+	Steps     int
+	Committed int // length of G
+	Epochs    int // established
+	Ops       int // operations that clients finished
+	Snaps     int // snapshots installed
+	Trace     []byte
+}
+
+// Run carries out one schedule: random work under random faults, every property checked after every step, then all
+// faults end and the ensemble has to recover (L1, L2, L5), and everybody has to agree (C4).
+func Run(c Schedule) (res Result) {
+	s := NewRandom(c)
+	res.Seed = c.Seed
+	defer func() {
+		if p := recover(); p != nil {
+			s.fail("panic", "%v\n%s", p, debug.Stack())
+		}
+		res.Err, res.Steps, res.Committed, res.Epochs, res.Ops = s.failure, s.Steps, len(s.ghost.g), len(s.ghost.epochs), s.done
+		res.Snaps, res.Trace = s.snaps, s.trace.Bytes()
+	}()
+	steps := c.Steps
+	if steps == 0 {
+		steps = 500
+	}
+	// The ensemble gets a little time to elect before trouble begins, most of the time.
+	warm := s.rng.IntN(120)
+	for s.Steps < warm && s.Step() {
+	}
+	for s.Steps < steps && s.Step() {
+		if s.rng.IntN(s.faultEvery) == 0 {
+			s.fault()
+		}
+	}
+	if s.failure == nil {
+		s.Settle()
+	}
+	return res
+}
+
+// NewRandom builds the ensemble of a schedule, with settings drawn from its seed.
+func NewRandom(c Schedule) *Sim {
+	r := rand.New(rand.NewPCG(c.Seed, 0x7365742d7570))
+	pick := func(vs ...int) int { return vs[r.IntN(len(vs))] }
+	opt := Options{
+		Seed: c.Seed, Members: c.Members, Clients: pick(1, 2, 3), Trace: c.Trace,
+		ElectionLoss: pick(0, 0, 40, 10), SnapshotEvery: pick(0, 8, 20, 60), LazyReady: pick(0, 0, 8, 3),
+		CodecEvery: pick(0, 0, 0, 2), SlowDisk: pick(3, 10, 40), SlowApply: pick(1, 5, 30),
+		ZabMutations: c.ZabMutations, ElectionMutations: c.ElectionMutations, LoseProposals: c.LoseProposals,
+		Fresh: r.IntN(10) == 0,
+	}
+	if opt.Members == 0 {
+		opt.Members = pick(3, 3, 3, 5)
+	}
+	opt.Observers = pick(0, 0, 0, 1)
+	window, tail, batch, stage, outstanding := pick(0, 0, 4, 16), pick(0, 0, 64, 600), pick(0, 0, 100), pick(0, 0, 200), pick(0, 0, 8)
+	rollover := uint32(pick(0, 0, 0, 15, 40))
+	opt.Tune = func(_ quorum.MemberID, c *replica.Config) {
+		c.InitTicks, c.SyncTicks, c.PingTicks = 20, 10, 2
+		c.WindowEntries, c.TailBytes, c.MaxBatchBytes, c.StageBytes, c.MaxOutstandingEntries = window, tail, batch, stage, outstanding
+		c.RolloverCounter = rollover
+		c.QueueTicks = 60
+		if outstanding > 0 {
+			c.MaxForwardedOps = 4
+		}
+	}
+	s := New(opt)
+	s.faultEvery = pick(8, 15, 30, 60)
+	if c.LoseProposals > 0 {
+		s.Lose(func(m *Message) bool {
+			p, ok := m.Zab.(*zab.Proposal)
+			return ok && len(p.Entries) > 0 && s.rng.IntN(c.LoseProposals) == 0
+		})
+	}
+	s.StartAll()
+	return s
+}
+
+// fault does one random thing to the ensemble, or undoes one.
+func (s *Sim) fault() {
+	m := s.members[s.rng.IntN(len(s.members))]
+	o := s.members[s.rng.IntN(len(s.members))]
+	if l := s.Leader(); l != nil && s.rng.IntN(3) == 0 {
+		m = l
+	}
+	switch s.rng.IntN(20) {
+	case 0, 1, 2:
+		s.Crash(m.ID)
+	case 3, 4, 5, 6:
+		for _, x := range s.members {
+			if !x.Up && s.rng.IntN(2) == 0 {
+				s.Start(x.ID)
+			}
+		}
+	case 7:
+		s.Pause(m.ID)
+	case 8, 9:
+		for _, x := range s.members {
+			s.Resume(x.ID)
+		}
+	case 10:
+		if m != o {
+			s.Cut(m.ID, o.ID)
+		}
+	case 11:
+		if m != o {
+			s.CutBoth(m.ID, o.ID)
+		}
+	case 12:
+		s.Isolate(m.ID)
+	case 13, 14:
+		s.Heal()
+	case 15:
+		if m != o {
+			s.DropLinks(m.ID, o.ID)
+		}
+	case 16:
+		if s.rng.IntN(2) == 0 {
+			s.DiskHang(m.ID)
+		} else {
+			s.DiskFail(m.ID)
+		}
+	case 17:
+		for _, x := range s.members {
+			s.DiskOK(x.ID)
+		}
+	case 18:
+		s.crashSoon(m)
+	case 19:
+		if s.rng.IntN(4) == 0 { // the power goes
+			for _, x := range s.members {
+				s.Crash(x.ID)
+			}
+		} else if m.Up && !m.paused {
+			s.logf("shutdown %d", m.ID)
+			m.rep.Shutdown()
+			m.run()
+		}
+	}
+}
+
+// crashSoon ends a member at one of the next points of its work.
+func (s *Sim) crashSoon(m *Member) {
+	at, after := Point(s.rng.IntN(4)), s.rng.IntN(6)
+	s.CrashAt(m.ID, func(p Point, _ *Message) bool {
+		if p != at {
+			return false
+		}
+		after--
+		return after < 0
+	})
+}
+
+// settleTicks is the time within which an ensemble without faults has to recover: election, retries of dials that were
+// swallowed, synchronization and the time-outs of what is left over (B1, B2, B3 of zab-rules d together).
+const settleTicks = 600
+
+// Settle ends all faults and demands what liveness promises.
+func (s *Sim) Settle() {
+	s.logf("settle")
+	for _, m := range s.members {
+		m.crashAt = nil
+		s.DiskOK(m.ID)
+		m.disk.mode = diskOK
+		s.Resume(m.ID)
+	}
+	for i := range s.rules {
+		if !s.rules[i].lose {
+			s.rules[i].match = nil
+		}
+	}
+	s.Heal()
+	s.calm = true
+	s.StartAll()
+	if !s.Until(settleTicks, s.recovered) {
+		if s.failure == nil {
+			s.fail("L1", "%d ticks after the last fault: %s", settleTicks, s.describe())
+		}
+		return
+	}
+	for _, c := range s.clients {
+		c.stopped = true
+	}
+	idle := func() bool {
+		for _, c := range s.clients {
+			if len(c.pending) > 0 {
+				return false
+			}
+		}
+		return s.recovered() && s.level()
+	}
+	if !s.Until(settleTicks, idle) {
+		if s.failure == nil {
+			s.fail("L5", "%d ticks after the last operation: %s", settleTicks, s.describe())
+		}
+		return
+	}
+	for _, m := range s.members {
+		s.ghost.compareTree(m)
+	}
+	s.ghost.account()
+}
+
+// recovered: one established leader, and everybody follows it up to date.
+func (s *Sim) recovered() bool {
+	l := s.Leader()
+	if l == nil {
+		return false
+	}
+	for _, m := range s.members {
+		if !m.Up || !m.serving.Open || m.role.Epoch != l.role.Epoch || m.disk.unknown {
+			return false
+		}
+	}
+	return true
+}
+
+// level: everybody has applied everything.
+func (s *Sim) level() bool {
+	last := s.ghost.last()
+	for _, m := range s.members {
+		if m.tree.View().Zxid() != last {
+			return false
+		}
+		if end, _ := m.handed.last(); end != last {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *Sim) describe() string {
+	text := fmt.Sprintf("G ends at %v", s.ghost.last())
+	for _, m := range s.members {
+		if !m.Up {
+			text += fmt.Sprintf("; %d down", m.ID)
+			continue
+		}
+		st := m.rep.Status()
+		text += fmt.Sprintf("; %d %v %v leader=%d epoch=%d open=%v last=%v committed=%v applied=%v electing=%v forming=%q queued=%d outstanding=%d",
+			m.ID, st.Role, st.Stage, st.Leader, st.Epoch, m.serving.Open, st.Last, st.Committed, m.tree.View().Zxid(), st.Electing, st.Forming, st.Queued, st.Outstanding)
+	}
+	for _, c := range s.clients {
+		text += fmt.Sprintf("; client %d state=%d pending=%d", c.ID, c.state, len(c.pending))
+	}
+	return text
+}
