@@ -184,9 +184,8 @@ func (p *Peer) stepLearner(m Message) {
 	case *Resign:
 		p.Look("the leader resigned")
 	case *Refuse:
-		if m.Retry && !f.known {
-			p.closeLink(f.leader, f.link, "not leading yet")
-			p.learnerUnlinked()
+		if m.NotLeading {
+			p.leave("member %d does not lead", f.leader)
 			return
 		}
 		p.event("refused-by", "peer=%d reason=%q", f.leader, m.Reason)

@@ -171,8 +171,8 @@ type Resign struct{ Epoch kv.Epoch }
 // Refuse tells the other side why its link is being closed (version, membership), by name.
 type Refuse struct {
 	Reason string
-	// Retry: the sender does not lead at the moment; dialing again may help. Otherwise it will not.
-	Retry bool
+	// NotLeading: the sender follows somebody else; the learner's election was a mistake, and no misconfiguration.
+	NotLeading bool
 }
 
 func (*FollowerInfo) message() {}

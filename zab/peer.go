@@ -242,10 +242,10 @@ func (p *Peer) closeLink(peer quorum.MemberID, link LinkID, reason string) {
 	p.out.CloseLinks = append(p.out.CloseLinks, CloseLink{Peer: peer, Link: link, Reason: reason})
 }
 
-func (p *Peer) refuse(peer quorum.MemberID, link LinkID, reason string, retry bool) {
-	p.send(peer, link, &Refuse{Reason: reason, Retry: retry})
+func (p *Peer) refuse(peer quorum.MemberID, link LinkID, reason string, notLeading bool) {
+	p.send(peer, link, &Refuse{Reason: reason, NotLeading: notLeading})
 	p.closeLink(peer, link, reason)
-	if !retry {
+	if !notLeading {
 		p.event("refused", "peer=%d reason=%q", peer, reason)
 	}
 }
