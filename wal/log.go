@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
@@ -16,6 +15,7 @@ const (
 	identityName  = "identity"
 	lockName      = "lock"
 	watermarkName = "ack-watermark"
+	damagedName   = "damaged" // why a running log stopped believing its store
 )
 
 // Log is one member's log. All methods are safe for concurrent use.
@@ -30,7 +30,7 @@ type Log struct {
 
 	// storeMu guards the life of db: readers hold it shared, Close and replaceDamaged exclusively.
 	storeMu sync.RWMutex
-	db      *pebble.DB // nil while damaged
+	db      *store // nil while damaged
 
 	// completeMu makes completions and the failure exclusive: after the failure no success is reported.
 	// Lock order: completeMu before mu.
@@ -246,7 +246,7 @@ func (l *Log) Close() error {
 }
 
 // setStore makes db and wm (each may be nil) the ones in use.
-func (l *Log) setStore(db *pebble.DB, wm *watermark) {
+func (l *Log) setStore(db *store, wm *watermark) {
 	l.storeMu.Lock()
 	l.db = db
 	l.storeMu.Unlock()

@@ -38,9 +38,22 @@ func (l *Log) Read(after, through kv.Zxid, maxBytes int, dst []kv.Entry) ([]kv.E
 			got, err = readEntries(it, after, through, maxBytes, nil)
 			return err
 		})
+		if errors.Is(err, ErrDamaged) {
+			err = l.damagedRead(err)
+		}
 		return got, err
 	})
 	return append(dst, got...), err
+}
+
+// damagedRead ends the log: what it holds cannot be trusted any more, and the next start will find the place.
+func (l *Log) damagedRead(err error) error {
+	l.storeMu.RLock()
+	defer l.storeMu.RUnlock()
+	if l.db == nil {
+		return err
+	}
+	return l.db.watch.damaged(err)
 }
 
 // iterate opens an iterator over the groups below upper for f. Called through guard by everybody but the writer.

@@ -186,7 +186,7 @@ func (l *Log) examine() (Report, error) {
 		r.Blank = !idFound
 	}
 	damage := func(cause error) (Report, error) {
-		r.Damaged, r.Suspect = true, cause.Error()
+		r.Damaged, r.Suspect = true, shortReason(cause)
 		return r, l.setDamaged(id, r.Suspect)
 	}
 	db, err := openStore(l.fs, l.opts.LogDir, &l.opts)
@@ -196,13 +196,18 @@ func (l *Log) examine() (Report, error) {
 		return damage(fmt.Errorf("log store %s: %w", l.opts.LogDir, bad))
 	}
 	l.setStore(db, nil)
-	m, metaFound, err := readMeta(db)
+	if note, err := readSmallFile(l.fs, l.fs.PathJoin(l.opts.LogDir, damagedName), 4096); err == nil {
+		return damage(fmt.Errorf("log store %s: an earlier run found: %s", l.opts.LogDir, note))
+	} else if !isNotExist(err) {
+		return r, err
+	}
+	m, metaFound, err := readMeta(db.DB)
 	if bad, err := classify(err); err != nil {
 		return r, err
 	} else if bad != nil {
 		return damage(fmt.Errorf("log store %s: %w", l.opts.LogDir, bad))
 	}
-	found, err := scan(db, &m)
+	found, err := scan(db.DB, &m)
 	r.VerifiedThrough, r.LogStart, r.Base, r.Entries, r.Bytes = found.last, m.LogStart, m.Base, found.entries, found.bytes
 	if bad, err := classify(err); err != nil {
 		return r, err
@@ -221,7 +226,13 @@ func (l *Log) examine() (Report, error) {
 	if wm != nil {
 		r.Acked = wm.last.zxid
 	}
-	return r, l.judge(&r, id, idFound, idDamage, metaFound, wmDamage)
+	if err := l.judge(&r, id, idFound, idDamage, metaFound, wmDamage); err != nil || l.damaged {
+		return r, err
+	}
+	if err := db.watch.settle(); err != nil {
+		return damage(fmt.Errorf("log store %s: %w", l.opts.LogDir, err))
+	}
+	return r, nil
 }
 
 // judge compares the independent witnesses (identity file, store, ack watermark) with each other.
@@ -286,6 +297,7 @@ func (l *Log) setDamaged(id Identity, reason string) error {
 		err = wm.file.Close()
 	}
 	if db != nil {
+		db.watch.retire()
 		err = errors.Join(err, closeStore(l.fs.health, db))
 	}
 	l.damaged = true
@@ -318,6 +330,7 @@ func (l *Log) replaceDamaged() error {
 		return errors.Join(err, closeStore(l.fs.health, db))
 	}
 	l.setStore(db, wm)
+	_ = db.watch.settle() // a store this young has nothing to find
 	l.damaged = false
 	l.opts.Logger.Warn("damaged log store kept aside", "path", kept, "reason", l.cur.Suspect)
 	return nil

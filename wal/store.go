@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -39,12 +40,97 @@ func entryKeyZxid(k []byte) (kv.Zxid, error) {
 
 // openStore opens the Pebble directory dir, which exists. Pebble runs on a goroutine of its own because a
 // failure during Open may end in Logger.Fatalf, which here never returns.
-func openStore(fs *fence, dir string, o *Options) (*pebble.DB, error) {
+func openStore(fs *fence, dir string, o *Options) (*store, error) {
 	pebbleFS := *fs
 	pebbleFS.park = true
-	return guard(fs.health, func() (*pebble.DB, error) {
-		return pebble.Open(dir, pebbleOptions(&pebbleFS, o))
+	w := &watch{health: fs.health, fs: fs.FS, dir: dir, log: o.Logger}
+	return guard(fs.health, func() (*store, error) {
+		db, err := pebble.Open(dir, pebbleOptions(&pebbleFS, o, w))
+		return &store{DB: db, watch: w}, err
 	})
+}
+
+// store is one open Pebble directory.
+type store struct {
+	*pebble.DB
+	watch *watch
+}
+
+// watch hears what Pebble finds out on its own, between the calls: it is Pebble's Logger and EventListener.
+type watch struct {
+	health *health
+	fs     vfs.FS // beneath the fence
+	dir    string
+	log    *slog.Logger
+
+	mu      sync.Mutex
+	phase   watchPhase
+	finding error // first damage heard of while examining
+}
+
+type watchPhase uint8
+
+const (
+	examining watchPhase = iota // Open decides what a finding means
+	serving                     // a finding ends the log
+	retired                     // the store is given up; nobody listens
+)
+
+// settle ends the examination: it returns the damage that was heard of, or begins to serve.
+func (w *watch) settle() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.finding == nil {
+		w.phase = serving
+	}
+	return w.finding
+}
+
+func (w *watch) retire() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.phase = retired
+}
+
+// damaged takes a finding. While serving it leaves a note in the directory, so that the next start does not
+// believe the store again although its own checks may not touch the place, and ends the log.
+func (w *watch) damaged(err error) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch w.phase {
+	case examining:
+		if w.finding == nil {
+			w.finding = err
+		}
+		return err
+	case serving:
+		if w.health.failure() == nil {
+			if noteErr := writeFileAtomically(w.fs, w.fs.PathJoin(w.dir, damagedName), []byte(shortReason(err))); noteErr != nil {
+				err = errors.Join(err, noteErr)
+			}
+		}
+		return w.health.fail(err)
+	}
+	return err
+}
+
+// background takes an error of Pebble's flushes, compactions and statistics. Pebble would try again for ever.
+// Here it is final: the cause is a failed write (the fence has seen it already), an unreadable disk or damage.
+func (w *watch) background(err error) {
+	if errors.Is(err, pebble.ErrCancelledCompaction) {
+		return
+	}
+	if damage, other := classify(err); damage != nil {
+		_ = w.damaged(fmt.Errorf("background work: %w", damage))
+	} else {
+		_ = w.health.fail(fmt.Errorf("pebble: background work: %w", other))
+	}
+}
+
+// shortReason bounds what a nested error text may put into a record.
+func shortReason(err error) string {
+	s, _, _ := strings.Cut(err.Error(), "\n")
+	return s[:min(len(s), 600)]
 }
 
 // guard runs f, which reaches into Pebble, on a goroutine of its own. It returns f's result, a panic of f as
@@ -80,18 +166,18 @@ func guard[T any](h *health, f func() (T, error)) (T, error) {
 
 // closeStore closes db. A dead one cannot be closed (its goroutines may hang or panic): it is abandoned, and
 // the fence keeps it from the disk.
-func closeStore(h *health, db *pebble.DB) error {
+func closeStore(h *health, s *store) error {
 	if err := h.failure(); err != nil {
 		return err
 	}
-	_, err := guard(h, func() (struct{}, error) { return struct{}{}, db.Close() })
+	_, err := guard(h, func() (struct{}, error) { return struct{}{}, s.DB.Close() })
 	return err
 }
 
 // pebbleOptions suit a log: keys arrive in order and are read in order, values are large, old data goes by
 // range. Flushed tables do not overlap, so compactions are moves; nothing is compressed, because the log is
 // purged before the space would pay for the CPU.
-func pebbleOptions(fs *fence, o *Options) *pebble.Options {
+func pebbleOptions(fs *fence, o *Options, w *watch) *pebble.Options {
 	p := &pebble.Options{
 		FS:                          fs,
 		FormatMajorVersion:          pebble.FormatNewest,
@@ -104,7 +190,7 @@ func pebbleOptions(fs *fence, o *Options) *pebble.Options {
 		MaxOpenFiles:                256,
 		MaxManifestFileSize:         8 << 20,
 		CompactionConcurrencyRange:  func() (int, int) { return 1, 1 },
-		Logger:                      &pebbleLogger{health: fs.health, log: o.Logger},
+		Logger:                      w,
 	}
 	for i := range p.TargetFileSizes {
 		p.TargetFileSizes[i] = 16 << 20
@@ -115,35 +201,28 @@ func pebbleOptions(fs *fence, o *Options) *pebble.Options {
 	}
 	p.Experimental.ReadSamplingMultiplier = -1 // no compactions triggered by reads
 	p.EventListener = &pebble.EventListener{
-		// A flush or compaction that fails is retried by Pebble for ever. Here it is final: the cause is a failed
-		// write (the fence has seen it already) or a damaged table, and only a restart tells which and what to do.
-		BackgroundError: func(err error) {
-			if !errors.Is(err, pebble.ErrCancelledCompaction) {
-				_ = fs.health.fail(fmt.Errorf("pebble: background work: %w", err))
-			}
+		BackgroundError: w.background,
+		DataCorruption: func(i pebble.DataCorruptionInfo) {
+			_ = w.damaged(fmt.Errorf("%w: %s: %s", ErrDamaged, i.Path, shortReason(i.Details)))
 		},
 	}
 	return p
 }
 
-// pebbleLogger turns Pebble's fatal errors into a dead store.
-type pebbleLogger struct {
-	health *health
-	log    *slog.Logger
-}
+// Infof implements pebble.Logger.
+func (*watch) Infof(string, ...any) {}
 
-func (*pebbleLogger) Infof(string, ...any) {}
-
-func (p *pebbleLogger) Errorf(format string, args ...any) {
-	p.log.Warn("pebble", "message", fmt.Sprintf(format, args...))
+// Errorf implements pebble.Logger.
+func (w *watch) Errorf(format string, args ...any) {
+	w.log.Warn("pebble", "message", shortReason(fmt.Errorf(format, args...)))
 }
 
 // Fatalf neither exits nor returns. Pebble calls it while it holds its locks and continues as if nothing had
 // happened when it returns: a batch whose WAL write failed would look committed, and after a failed MANIFEST
 // write it would go on to delete WALs. So the goroutine is parked for good, with its locks; everybody who waits
-// for the store has been told by fail, and the handle is abandoned.
-func (p *pebbleLogger) Fatalf(format string, args ...any) {
-	_ = p.health.fail(fmt.Errorf("pebble: "+strings.TrimPrefix(format, "pebble: "), args...))
+// for the store was told by fail, and the handle is abandoned.
+func (w *watch) Fatalf(format string, args ...any) {
+	_ = w.health.fail(fmt.Errorf("pebble: "+strings.TrimPrefix(format, "pebble: "), args...))
 	select {}
 }
 

@@ -1,0 +1,81 @@
+package wal
+
+import (
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"kvd/kv"
+)
+
+// dirBytes sums the sizes of the files of dir.
+func dirBytes(t testing.TB, fs vfs.FS, dir string) int64 {
+	t.Helper()
+	names, err := fs.List(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var n int64
+	for _, name := range names {
+		if info, err := fs.Stat(fs.PathJoin(dir, name)); err == nil && !info.IsDir() {
+			n += info.Size()
+		}
+	}
+	return n
+}
+
+// After a purge an idle member's directory shrinks by itself, and what is kept stays readable.
+func TestPurgeFreesSpaceOnAnIdleMember(t *testing.T) {
+	dir := t.TempDir()
+	o := Options{MemTableBytes: 1 << 20}
+	m, _ := openMember(t, dir, o)
+	defer m.close()
+	m.form(1)
+	h := newHistory()
+	for range 400 { // 40 MB
+		m.submit(Write{Append: h.next(1, 100, 1000)})
+	}
+	m.do(Write{})
+	logDir := vfs.Default.PathJoin(dir, "log")
+	full := dirBytes(t, vfs.Default, logDir)
+	if full < 40<<20 {
+		t.Fatalf("only %d bytes were written", full)
+	}
+	start := m.log.LogStartFor(h.last, 2000, 1<<40)
+	if start == 0 || start > h.all[len(h.all)-2000].Zxid {
+		t.Fatalf("LogStartFor chose %v", start)
+	}
+	m.do(Write{Snapshot: &SnapshotPoint{Zxid: h.last, Chain: h.chain, LogStart: start}})
+	eventually(t, "the directory shrinks to a quarter", func() bool { return dirBytes(t, vfs.Default, logDir) < full/4 })
+	m.mustHold(h)
+}
+
+// Under sustained writes with a snapshot point every few megabytes the directory stays bounded.
+func TestPurgeBoundsTheDirectoryUnderSustainedWrites(t *testing.T) {
+	fs := vfs.NewMem()
+	m, _ := openMember(t, "d", Options{FS: fs, MemTableBytes: 1 << 20})
+	defer m.close()
+	m.form(1)
+	h := newHistory()
+	var peak int64
+	for round := range 40 { // 4 MB each, 160 MB in all
+		for range 40 {
+			m.submit(Write{Append: h.next(1, 100, 1000)})
+		}
+		m.do(Write{Snapshot: &SnapshotPoint{Zxid: h.last, Chain: h.chain, LogStart: m.log.LogStartFor(h.last, 4000, 1<<40)}})
+		if round > 5 {
+			peak = max(peak, dirBytes(t, fs, "d/log"))
+		}
+		// The model keeps what the log keeps.
+		if keep := 12000; len(h.all) > keep {
+			h.all = append([]kv.Entry(nil), h.all[len(h.all)-keep:]...)
+		}
+	}
+	if st := m.log.State(); st.LogStart <= h.all[0].Zxid {
+		t.Fatalf("nothing was purged: %+v", st)
+	}
+	if peak > 64<<20 {
+		t.Fatalf("the directory grew to %d bytes", peak)
+	}
+	m.mustHold(h)
+}
