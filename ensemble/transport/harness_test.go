@@ -129,7 +129,9 @@ func (r *recorder) SnapshotProgress(l zab.LinkID) { r.add(event{kind: "progress"
 func (r *recorder) SnapshotReceived(l zab.LinkID, p snapshot.Point, err error) {
 	r.add(event{kind: "received", link: l, text: p.Zxid.String(), err: err})
 }
-func (r *recorder) SnapshotSent(l zab.LinkID, err error) { r.add(event{kind: "sent", link: l, err: err}) }
+func (r *recorder) SnapshotSent(l zab.LinkID, err error) {
+	r.add(event{kind: "sent", link: l, err: err})
+}
 
 func (r *recorder) all() []event {
 	r.mu.Lock()

@@ -202,13 +202,11 @@ func TestPeerThatDoesNotReadIsDropped(t *testing.T) {
 // The failure of an attempt is reported with its number; an attempt that a newer one replaced is not heard of again.
 func TestConnectAttempts(t *testing.T) {
 	n := newNet(t, 1, 2, 3)
-	release := make(chan struct{})
 	hole := blackHole(func(a string) bool { return a == joinHostPort("127.0.0.1", n.peers[3].LearnerPort) })
 	learner := n.start(1, func(o *Options) {
 		o.Limits.DialTimeout = time.Hour
 		o.Dial = hole
 	})
-	close(release)
 	_, _ = n.ln[2][0].Close(), n.ln[2][1].Close()
 	learner.Connect(2, 1)
 	e, _ := learner.rec.wait(t, 0, "refused dial", func(e event) bool { return e.kind == "failed" })
@@ -350,7 +348,7 @@ func (n *net0) reopen0(id int) {
 
 func TestOptionsReportAllProblems(t *testing.T) {
 	_, err := New(Options{ID: 300, Limits: Limits{BackoffMin: 2, BackoffMax: 1, MaxFrameBytes: -1}})
-	for _, want := range []string{"300 is outside", "not among the members", "Codec is required", "Handler are required", "back-off", "MaxFrameBytes"} {
+	for _, want := range []string{"300 is outside", "not among the members", "Handler and both halves", "back-off", "MaxFrameBytes"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("no %q in: %v", want, err)
 		}

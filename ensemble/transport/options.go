@@ -93,7 +93,7 @@ type Options struct {
 
 	Hello     func() Hello // called at each handshake, from several goroutines
 	Handler   Handler
-	Codec     Codec
+	Codec     Codec          // zero: zab's
 	Snapshots snapshot.Store // where received snapshots go; nil: streams are refused
 	Logger    *slog.Logger   // nil: discard
 	Limits    Limits
@@ -127,6 +127,9 @@ func (o *Options) EnsureDefaults() {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
 	}
+	if o.Codec.Append == nil && o.Codec.Decode == nil {
+		o.Codec = Codec{Append: zab.AppendMessage, Decode: zab.DecodeMessage}
+	}
 	if o.Dial == nil {
 		o.Dial = (&net.Dialer{KeepAlive: -1}).DialContext // keep-alive is set in tune
 	}
@@ -142,11 +145,8 @@ func (o *Options) Validate() error {
 	if _, ok := o.Peers[o.ID]; !ok {
 		bad("the own id %d is not among the members", o.ID)
 	}
-	if o.Codec.Append == nil || o.Codec.Decode == nil {
-		bad("Codec is required")
-	}
-	if o.Hello == nil || o.Handler == nil {
-		bad("Hello and Handler are required")
+	if o.Hello == nil || o.Handler == nil || o.Codec.Append == nil || o.Codec.Decode == nil {
+		bad("Hello, Handler and both halves of a Codec are required")
 	}
 	l := o.Limits
 	if l.BackoffMin < 0 || l.BackoffMax < l.BackoffMin {
