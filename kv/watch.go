@@ -48,7 +48,9 @@ type Event struct {
 // Watcher receives events, usually for one client connection. It is used as a map key, so it must be comparable:
 // a pointer.
 type Watcher interface {
-	// Event queues an event. It is called with watch locks held: it must not block and not call the Tree.
+	// Event queues an event. It is called with watch locks held: it must not block and not call the Tree. Events
+	// of Apply come in zxid order; one that WatchAt raises may be older than what is queued already and belongs
+	// behind the last queued event that is not newer.
 	Event(Event)
 }
 
