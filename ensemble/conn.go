@@ -232,13 +232,6 @@ func (c *conn) pump() bool {
 			if last = s.last; last {
 				break
 			}
-			if c.watchSet {
-				// It may have fired at once; replies further on must not overtake that event.
-				c.watchSet = false
-				c.mu.Lock()
-				c.takeEvents()
-				c.mu.Unlock()
-			}
 			if len(c.out) >= flushBytes && !c.flush() {
 				return false
 			}

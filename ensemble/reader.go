@@ -2,6 +2,7 @@ package ensemble
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"kvd/kv"
@@ -283,10 +284,34 @@ const maxKeptNames = 1024
 // setWatch registers the connection for the next change after the view that the read was answered from; if
 // there was one already the event is queued at once. Of a node that is missing, only exists sets a watch.
 func (c *conn) setWatch(s *slot, path string) {
-	c.watchSet = true
 	kind := kv.WatchData
 	if s.op == wire.OpGetChildren || s.op == wire.OpGetChildren2 {
 		kind = kv.WatchChildren
 	}
 	c.port.tree.WatchAt(s.view, path, kind, c, s.op == wire.OpExists)
+	// If it fired at once, replies further on must not overtake the event. And if an earlier watch on the same path
+	// fired for the same change, and that event is still to come, one is enough: the watch was one.
+	c.mu.Lock()
+	fired := len(c.events) > 0
+	c.takeEvents()
+	c.mu.Unlock()
+	if fired {
+		c.dropDouble(path, s.view.Zxid()+1)
+	}
+}
+
+// dropDouble removes the pending event at z for path if there is another of its kind.
+func (c *conn) dropDouble(path string, z kv.Zxid) {
+	for i := range c.pending {
+		if e := &c.pending[i]; e.Zxid != z || e.Path != path {
+			continue
+		}
+		for j := i + 1; j < len(c.pending); j++ {
+			if c.pending[j].Path == path && c.pending[j].Type == c.pending[i].Type {
+				c.pending = slices.Delete(c.pending, i, i+1)
+				return
+			}
+		}
+		return
+	}
 }
