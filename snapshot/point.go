@@ -49,7 +49,7 @@ type Meta struct {
 	Digest uint64
 }
 
-// File is one file of a point. Name is derived from the other values and the file's zxid.
+// File is one file of a point. Name is derived from the other values and the file's zxid. The order of the fields is part of the format.
 type File struct {
 	Name  string
 	Bytes int64
@@ -170,36 +170,25 @@ func (p Point) Validate() error {
 	return nil
 }
 
-// The msgpack shape of a Point: arrays in this order. Part of the format.
+// The msgpack shape of a Point: structs, this one and File, as arrays of their fields in order. Part of the format.
 type pointRecord struct {
-	_struct bool `codec:",toarray"` //nolint:unused // read by the codec
 	Version uint32
 	Zxid    uint64
 	Chain   uint64
 	Digest  uint64
-	Files   []fileRecord
-}
-
-type fileRecord struct {
-	_struct bool `codec:",toarray"` //nolint:unused // read by the codec
-	Name    string
-	Bytes   int64
-	Hash    uint64
-	Delta   bool
+	Files   []File
 }
 
 func pointHandle() *codec.MsgpackHandle {
-	h := &codec.MsgpackHandle{WriteExt: true} // WriteExt: distinguish strings from bytes, as current msgpack does
+	h := &codec.MsgpackHandle{WriteExt: true} // distinguish strings from bytes, as current msgpack does
+	h.StructToArray = true
 	h.MaxInitLen = MaxFiles
 	return h
 }
 
 // AppendTo appends p's encoding (msgpack, versioned) to dst. p must be valid.
 func (p Point) AppendTo(dst []byte) []byte {
-	rec := pointRecord{Version: pointVersion, Zxid: uint64(p.Zxid), Chain: p.Chain, Digest: p.Digest}
-	for _, f := range p.Files {
-		rec.Files = append(rec.Files, fileRecord{Name: f.Name, Bytes: f.Bytes, Hash: f.Hash, Delta: f.Delta})
-	}
+	rec := pointRecord{Version: pointVersion, Zxid: uint64(p.Zxid), Chain: p.Chain, Digest: p.Digest, Files: p.Files}
 	var out []byte
 	if err := codec.NewEncoderBytes(&out, pointHandle()).Encode(&rec); err != nil {
 		panic(fmt.Sprintf("snapshot: encoding a point into memory: %v", err)) // cannot happen: no writer, plain types
@@ -223,10 +212,7 @@ func DecodePoint(b []byte) (Point, error) {
 	if err := codec.NewDecoderBytes(b, pointHandle()).Decode(&rec); err != nil {
 		return Point{}, fmt.Errorf("snapshot point: %w", err)
 	}
-	p := Point{Meta: Meta{Zxid: kv.Zxid(rec.Zxid), Chain: rec.Chain, Digest: rec.Digest}}
-	for _, f := range rec.Files {
-		p.Files = append(p.Files, File{Name: f.Name, Bytes: f.Bytes, Hash: f.Hash, Delta: f.Delta})
-	}
+	p := Point{Meta: Meta{Zxid: kv.Zxid(rec.Zxid), Chain: rec.Chain, Digest: rec.Digest}, Files: rec.Files}
 	if err := p.Validate(); err != nil {
 		return Point{}, err
 	}

@@ -3,6 +3,7 @@ package transport
 import (
 	"fmt"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -217,16 +218,32 @@ func TestIdentityChangedDropsOtherClusters(t *testing.T) {
 	other := testHello()
 	other.Cluster[0] = 77
 	n.start(2, nil)
-	n.start(3, func(o *Options) { o.Hello = func() Hello { return other } })
+	stranger := n.start(3, func(o *Options) { o.Hello = func() Hello { return other } })
 	a.rec.wait(t, 0, "up 2", func(e event) bool { return e.kind == "up" && e.peer == 2 })
 	a.rec.wait(t, 0, "up 3", func(e event) bool { return e.kind == "up" && e.peer == 3 })
+	link, _ := linkUp(t, a, stranger, 1)
 	from := len(a.rec.all())
 	id.set(testHello())
 	a.IdentityChanged()
 	a.rec.wait(t, from, "down 3", func(e event) bool { return e.kind == "down" && e.peer == 3 })
+	a.rec.wait(t, from, "link down", func(e event) bool { return e.kind == "linkdown" && e.link == link })
 	a.SendElection(2, KindIdentity, []byte("adopted"))
 	if !a.peers[2].connected() || a.rec.count(func(e event) bool { return e.kind == "down" && e.peer == 2 }) > 1 {
 		t.Error("the connection with a member of the same cluster was dropped")
 	}
 	until(t, "refusals counted", func() bool { return a.Stats().Refused[RefusedCluster.String()] > 0 })
+}
+
+// S49, ZK-4728: the own name does not resolve. The member starts, keeps trying to listen, still dials the others, and can be closed.
+func TestOwnNameThatDoesNotResolve(t *testing.T) {
+	n := newNet(t, 1, 2)
+	own := n.peers[2]
+	n.peers[2] = Address{Host: "kvd-member.invalid", ElectionPort: own.ElectionPort, LearnerPort: own.LearnerPort}
+	_, _ = n.ln[2][0].Close(), n.ln[2][1].Close()
+	n.ln[2] = [2]net.Listener{}
+	other := n.start(1, nil)
+	nd := n.start(2, nil)
+	other.rec.wait(t, 0, "up", func(e event) bool { return e.kind == "up" && e.peer == 2 })
+	until(t, "a warning per port", func() bool { return strings.Count(nd.log.String(), "cannot listen for peers") == 2 })
+	_ = nd.Close()
 }

@@ -247,7 +247,11 @@ func newNet(t testing.TB, ids ...quorum.MemberID) *net0 {
 	}
 	t.Cleanup(func() {
 		for _, lns := range n.ln {
-			_, _ = lns[0].Close(), lns[1].Close()
+			for _, ln := range lns {
+				if ln != nil {
+					_ = ln.Close()
+				}
+			}
 		}
 	})
 	return n

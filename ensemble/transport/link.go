@@ -43,6 +43,8 @@ type link struct {
 	id   zab.LinkID
 	peer quorum.MemberID
 	c    net.Conn
+	// remote is what the peer said about itself at the handshake.
+	remote Hello
 
 	dialled bool
 	dead    chan struct{} // closed by fail: nothing more will be written
@@ -62,8 +64,8 @@ type link struct {
 }
 
 // serveLink runs a link on c in the calling goroutine until it ends.
-func (t *Transport) serveLink(c net.Conn, id quorum.MemberID, dialled bool) {
-	l := &link{t: t, id: zab.LinkID(t.lastLink.Add(1)), peer: id, c: c, dialled: dialled, dead: make(chan struct{}), wake: make(chan struct{}, 1), low: make(chan *frame, 1)}
+func (t *Transport) serveLink(c net.Conn, id quorum.MemberID, remote Hello, dialled bool) {
+	l := &link{t: t, id: zab.LinkID(t.lastLink.Add(1)), peer: id, remote: remote, c: c, dialled: dialled, dead: make(chan struct{}), wake: make(chan struct{}, 1), low: make(chan *frame, 1)}
 	t.mu.Lock()
 	if t.closed {
 		t.mu.Unlock()
@@ -116,10 +118,11 @@ func (t *Transport) connect(ctx context.Context, leader quorum.MemberID, attempt
 		return
 	}
 	c, err := t.dial(ctx, joinHostPort(p.addr.Host, p.addr.LearnerPort))
+	var answer hello
 	if err == nil {
 		defer t.drop(c)
 		unwatch := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) }) // a newer Connect ends the handshake
-		_, err = t.greet(c, hello{purpose: purposeLearner, to: leader, nonce: t.nonce.Add(1)})
+		answer, err = t.greet(c, hello{purpose: purposeLearner, to: leader, nonce: t.nonce.Add(1)})
 		if !unwatch() && err == nil {
 			err = ctx.Err()
 		}
@@ -136,7 +139,7 @@ func (t *Transport) connect(ctx context.Context, leader quorum.MemberID, attempt
 	case err != nil:
 		t.o.Handler.ConnectFailed(attempt, fmt.Errorf("connecting to leader %d at %s: %w", leader, joinHostPort(p.addr.Host, p.addr.LearnerPort), err))
 	default:
-		t.serveLink(c, leader, true)
+		t.serveLink(c, leader, answer.Hello, true)
 	}
 }
 
@@ -327,7 +330,13 @@ func (l *link) flush(buffers net.Buffers, total int) error {
 	const slowest = 1 << 20 // bytes per second
 	limit := l.t.o.Limits.WriteTimeout + time.Duration(total)*time.Second/slowest
 	_ = l.c.SetWriteDeadline(time.Now().Add(limit))
-	if _, err := buffers.WriteTo(l.c); err != nil {
+	var err error
+	if len(buffers) == 1 {
+		_, err = l.c.Write(buffers[0])
+	} else {
+		_, err = buffers.WriteTo(l.c)
+	}
+	if err != nil {
 		var timeout net.Error
 		if errors.As(err, &timeout) && timeout.Timeout() {
 			return fmt.Errorf("the peer has not read for %v: %w", limit, err)

@@ -103,7 +103,7 @@ func (l *link) stream(point snapshot.Point, src snapshot.Store) (err error) {
 		if files[i], err = src.OpenFile(f.Name); err != nil {
 			return err
 		}
-		defer files[i].Close()
+		defer func() { _ = files[i].Close() }()
 	}
 	begin := newFrame(kindSnapBegin)
 	begin.buf = binary.BigEndian.AppendUint32(begin.buf, out.id)
@@ -346,7 +346,7 @@ func (l *link) receive(in *inStream, point snapshot.Point) error {
 	if err != nil {
 		return err
 	}
-	defer r.Close()
+	defer func() { _ = r.Close() }() // after Commit it does nothing; after a failure what was received stays for the next attempt
 	have := r.Have()
 	f := newFrame(kindSnapHave)
 	f.buf = binary.BigEndian.AppendUint32(f.buf, in.id)

@@ -272,7 +272,7 @@ func (t *Transport) welcome(c net.Conn, learner bool, done func()) {
 		done()
 		_ = c.SetDeadline(time.Time{})
 		if err == nil {
-			t.serveLink(c, h.from, false)
+			t.serveLink(c, h.from, h.Hello, false)
 		}
 	}
 }
@@ -321,6 +321,13 @@ func (t *Transport) IdentityChanged() {
 	mine := t.o.Hello()
 	for _, p := range t.peers {
 		p.recheck(mine)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, l := range t.links {
+		if r := compatible(mine, l.remote); r != nil {
+			l.fail(r)
+		}
 	}
 }
 
