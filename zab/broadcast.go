@@ -86,9 +86,6 @@ func (p *Peer) advanceCommit() {
 	l.outstandingCount -= n
 	l.outstandingBytes -= bytes
 	p.committed = z
-	if l.wantEpoch != 0 {
-		p.maybeReepoch()
-	}
 }
 
 func (p *Peer) matchOf(id quorum.MemberID) kv.Zxid {
@@ -140,8 +137,11 @@ func (p *Peer) flushLeader() {
 	}
 	p.flushCommits()
 	p.flushSyncs()
-	if l.resigning && p.committed == p.last {
+	switch {
+	case l.resigning && p.committed == p.last:
 		p.resignNow()
+	case l.wantEpoch != 0: // behind the last COMMITs of the old one
+		p.maybeReepoch()
 	}
 }
 
@@ -260,10 +260,11 @@ func (p *Peer) streamRead(pr *progress, entries []kv.Entry, err error) {
 		limit = p.committed
 	}
 	prev, chain := pr.cursor, pr.cursorChain
+	room := p.cfg.WindowEntries - pr.window.entries
 	n := 0
 	for i := range entries {
 		e := &entries[i]
-		if e.Zxid > limit {
+		if e.Zxid > limit || n == room {
 			break
 		}
 		// A hole in a read is a hole in the learner (S21).

@@ -20,6 +20,8 @@ type testDisk struct {
 	st   DurableState
 	hist []kv.Entry
 	snap []kv.Entry // content of the newest snapshot
+	// dirty: a script says that snap holds what was never committed.
+	dirty bool
 }
 
 func (d *testDisk) clone() *testDisk {
@@ -67,7 +69,7 @@ func (d *testDisk) write(w Write, snapshots func(handle uint64) []kv.Entry) {
 	}
 	if w.Install != nil {
 		d.hist = slices.Clone(snapshots(w.Install.Handle))
-		d.snap = slices.Clone(d.hist)
+		d.snap, d.dirty = slices.Clone(d.hist), false
 		d.st.Base, d.st.BaseChain = w.Install.Zxid, w.Install.Chain
 		d.st.LogStart, d.st.LogStartChain = w.Install.Zxid, w.Install.Chain
 	}
@@ -93,14 +95,14 @@ type testNode struct {
 	queue  []Write
 	held   bool // disk does not complete by itself
 	// applied is A(m) of this run.
-	applied  []kv.Entry
-	learners []LinkID
-	synced   []Synced
-	inbound  []Inbound
-	events   []string
-	dial     *Connect
-	role     RoleChange
-	probes   int
+	applied []kv.Entry
+	synced  []Synced
+	inbound []Inbound
+	events  []string
+	dial    *Connect
+	role    RoleChange
+	reigns  bool
+	dirty   bool // applied comes from a snapshot of what was never committed (S24)
 }
 
 type testLink struct {
@@ -128,6 +130,8 @@ type establishment struct {
 	h   []kv.Entry
 }
 
+type direction struct{ from, to quorum.MemberID }
+
 type promiseKey struct {
 	m quorum.MemberID
 	e kv.Epoch
@@ -144,6 +148,7 @@ type cluster struct {
 	base    Config       // template
 	log     func(format string, args ...any)
 	verbose bool
+	blocked map[direction]bool // stabilize delivers nothing there
 
 	// Ghost state of the predicates.
 	g         []kv.Entry
@@ -151,7 +156,6 @@ type cluster struct {
 	est       map[kv.Epoch]establishment
 	promises  map[promiseKey]Incarnation
 	epochs    map[quorum.MemberID][2]kv.Epoch
-	committed map[quorum.MemberID]int // entries of g that the established leader has claimed
 	violation string
 }
 
@@ -170,7 +174,7 @@ func newCluster(voters, observers int, base Config) *cluster {
 	c := &cluster{
 		members: cfg, nodes: map[quorum.MemberID]*testNode{}, base: base, log: func(string, ...any) {},
 		seen: map[kv.Zxid]uint64{}, est: map[kv.Epoch]establishment{}, promises: map[promiseKey]Incarnation{},
-		epochs: map[quorum.MemberID][2]kv.Epoch{}, committed: map[quorum.MemberID]int{},
+		epochs: map[quorum.MemberID][2]kv.Epoch{}, blocked: map[direction]bool{},
 	}
 	for _, id := range cfg.Members() {
 		n := &testNode{id: id, disk: &testDisk{}, cfg: base}
@@ -192,7 +196,7 @@ func (c *cluster) start(id quorum.MemberID) {
 	n := c.nodes[id]
 	n.queue, n.inbound, n.dial = nil, nil, nil
 	n.shadow = n.disk.clone()
-	n.applied = slices.Clone(n.disk.snap)
+	n.applied, n.dirty, n.reigns = slices.Clone(n.disk.snap), n.disk.dirty, false
 	n.role = RoleChange{}
 	p, err := New(n.cfg, n.disk.st, n.disk)
 	if err != nil {
@@ -409,7 +413,7 @@ func (c *cluster) carryOut(n *testNode, rd Ready) {
 		n.dial = &d
 	}
 	if rd.Restore != nil {
-		n.applied = slices.Clone(c.snapshot(rd.Restore.Handle))
+		n.applied, n.dirty = slices.Clone(c.snapshot(rd.Restore.Handle)), false
 	}
 	for _, a := range rd.Apply {
 		c.apply(n, a)
@@ -457,13 +461,18 @@ func (c *cluster) apply(n *testNode, a Apply) {
 // noteCommits extends G by what an established leader claims, and notes establishments (P3, P7, P22).
 func (c *cluster) noteCommits(n *testNode) {
 	p := n.p
-	if p == nil || p.leader == nil || !p.leader.everEstablished {
+	if p == nil {
+		return
+	}
+	reigned := n.reigns // what it committed in the step in which it resigned counts too
+	n.reigns = p.leader != nil && p.leader.everEstablished
+	if !n.reigns && !reigned {
 		return
 	}
 	s := n.shadow
 	k := s.index(p.committed)
-	e := p.leader.epoch
-	if p.stage != Broadcast {
+	e := p.epoch()
+	if p.stage != Broadcast || p.leader == nil {
 		// A re-epoch has begun; what the old epoch committed counts.
 	} else if est, ok := c.est[e]; !ok {
 		h := s.index(kv.MakeZxid(e, 0))
@@ -566,7 +575,7 @@ func (c *cluster) check() {
 			}
 		}
 		a := n.applied
-		if n.p != nil && len(a) > 0 && (len(a) > len(c.g) || a[len(a)-1].Chain != c.g[len(a)-1].Chain) {
+		if n.p != nil && !n.dirty && len(a) > 0 && (len(a) > len(c.g) || a[len(a)-1].Chain != c.g[len(a)-1].Chain) {
 			c.fail("P6: member %d applied %s at position %d, which is not committed", id, a[len(a)-1].Zxid, len(a))
 		}
 		if c.members.IsVoter(id) && len(h) >= len(c.g) && (len(c.g) == 0 || h[len(c.g)-1].Chain == c.g[len(c.g)-1].Chain) {
@@ -604,7 +613,7 @@ func (c *cluster) stabilize() {
 		}
 		for _, l := range slices.Clone(c.links) {
 			for _, to := range []quorum.MemberID{l.leader, l.learner} {
-				for c.link(l.id) != nil && c.deliver(l, to) {
+				for c.link(l.id) != nil && !c.blocked[direction{l.other(to), to}] && c.deliver(l, to) {
 					moved = true
 				}
 			}

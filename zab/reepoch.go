@@ -12,10 +12,12 @@ func (p *Peer) raiseEpoch(e kv.Epoch, reason string) {
 	}
 	l.wantEpoch, l.wantReason = e, reason
 	p.event("re-epoch", "from=%d to=%d reason=%q", l.epoch, e, reason)
-	p.maybeReepoch()
+	if p.stage != Broadcast {
+		p.maybeReepoch()
+	}
 }
 
-// maybeReepoch starts the wanted epoch when nothing stands in its way.
+// maybeReepoch starts the wanted epoch when nothing stands in its way. While serving it is called by the flush.
 func (p *Peer) maybeReepoch() {
 	l := p.leader
 	if l.wantEpoch == 0 || l.resigning {
