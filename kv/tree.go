@@ -15,7 +15,8 @@ type Tree struct {
 	work    applier  // owned by the applier, like all below
 	wanted  []wanted // outcomes to hand out after the batch is visible
 	results []OpResult
-	current wanted // the transaction being carried out, and its outcome
+	ops     []OpResult // of the transaction being carried out
+	current wanted     // the transaction being carried out, and its outcome
 	outcome Result
 }
 
@@ -104,12 +105,14 @@ func (t *Tree) applyEntry(en *Entry, sink Sink) error {
 	if !want {
 		return a.apply(en, &w.header, &r, nil)
 	}
-	t.outcome = Result{Ops: t.results[w.first:]} // grows within the shared slice, or leaves it
+	t.outcome = Result{Ops: t.ops[:0]}
 	if err := a.apply(en, &w.header, &r, &t.outcome); err != nil {
 		return err
 	}
 	w.result = t.outcome.OpResult
 	t.results = append(t.results, t.outcome.Ops...)
+	clear(t.outcome.Ops)
+	t.ops = t.outcome.Ops[:0]
 	w.last = len(t.results)
 	if wantView {
 		w.view = a.freeze()
@@ -125,6 +128,10 @@ const keptPerBatch = 4096
 func (t *Tree) endBatch() {
 	t.wanted = recycle(t.wanted)
 	t.results = recycle(t.results)
+	if cap(t.ops) > 0 {
+		t.ops[:1][0] = OpResult{} // left there by a transaction that was no multi
+	}
+	t.ops = recycle(t.ops)
 	t.work.changes = recycle(t.work.changes)
 	if cap(t.work.scratch) > 1<<16 {
 		t.work.scratch = nil
