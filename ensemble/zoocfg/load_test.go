@@ -348,7 +348,7 @@ func TestStandalone(t *testing.T) {
 		"no server line, myid":     {map[string]string{"zoo.cfg": base, "myid": "7"}, 7, 0, ":2181"},
 		"one server line":          {map[string]string{"zoo.cfg": "dataDir=DIR\nserver.4=h:1:2;127.0.0.1:2185"}, 4, 0, "127.0.0.1:2185"},
 		"one, standalone disabled": {map[string]string{"zoo.cfg": ensembleOf1 + "standaloneEnabled=false", "myid": "4"}, 4, 1, ":2181"},
-		"one with myid":            {map[string]string{"zoo.cfg": base + "server.4=h:1:2", "myid": "4"}, 4, 1, ":2181"},
+		"one with myid":            {map[string]string{"zoo.cfg": base + "server.4=h:1:2", "myid": "4"}, 4, 0, ":2181"},
 		"client part agrees":       {map[string]string{"zoo.cfg": base + "server.4=h:1:2;2181", "myid": "4"}, 4, 0, "0.0.0.0:2181"},
 		"client part agrees, address": {map[string]string{"zoo.cfg": base + "clientPortAddress=10.0.0.1\nserver.4=h:1:2;10.0.0.1:2181", "myid": "4"}, 4, 0,
 			"10.0.0.1:2181"},
