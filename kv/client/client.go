@@ -44,6 +44,10 @@ type Client struct {
 	done   chan struct{} // closed when both goroutines have ended
 	cancel context.CancelFunc
 
+	// calls holds *syncCall. It belongs to the client, not to the package, because a channel made outside a
+	// testing/synctest bubble must not be used inside.
+	calls sync.Pool
+
 	mu sync.Mutex
 	// All below is guarded by mu.
 
@@ -232,23 +236,21 @@ type syncCall struct {
 	done chan struct{}
 }
 
-var syncCalls = sync.Pool{New: func() any {
-	s := &syncCall{done: make(chan struct{}, 1)}
-	s.Done = func(*Call) { s.done <- struct{}{} }
-	return s
-}}
-
 // newCall takes a call from the pool; release gives it back.
-func newCall(op wire.Op, path string) *syncCall {
-	s := syncCalls.Get().(*syncCall)
+func (c *Client) newCall(op wire.Op, path string) *syncCall {
+	s, _ := c.calls.Get().(*syncCall)
+	if s == nil {
+		s = &syncCall{done: make(chan struct{}, 1)}
+		s.Done = func(*Call) { s.done <- struct{}{} }
+	}
 	s.Op, s.Path = op, path
 	return s
 }
 
 // release puts a finished or abandoned call back. What it pointed to belongs to others.
-func (s *syncCall) release() {
+func (c *Client) release(s *syncCall) {
 	s.Call = Call{Done: s.Done}
-	syncCalls.Put(s)
+	c.calls.Put(s)
 }
 
 // wait submits the call and waits for its end or ctx's.

@@ -11,8 +11,8 @@ import (
 // Create makes a node and returns its real path, which differs from path for the sequential flags. flags is
 // kv.FlagPersistent, kv.FlagEphemeral, kv.FlagSequential or kv.FlagEphemeralSequential. Without acl everybody may do everything.
 func (c *Client) Create(ctx context.Context, path string, data []byte, flags int32, acl ...kv.ACL) (string, kv.Stat, error) {
-	s := newCall(wire.OpCreate2, path)
-	defer s.release()
+	s := c.newCall(wire.OpCreate2, path)
+	defer c.release(s)
 	s.Data, s.Flags, s.ACL = data, flags, acl
 	err := c.wait(ctx, s)
 	return s.Name, s.Stat, err
@@ -20,8 +20,8 @@ func (c *Client) Create(ctx context.Context, path string, data []byte, flags int
 
 // Set replaces a node's data if it has the version; wire.AnyVersion (-1) matches every version.
 func (c *Client) Set(ctx context.Context, path string, data []byte, version int32) (kv.Stat, error) {
-	s := newCall(wire.OpSetData, path)
-	defer s.release()
+	s := c.newCall(wire.OpSetData, path)
+	defer c.release(s)
 	s.Data, s.Version = data, version
 	err := c.wait(ctx, s)
 	return s.Stat, err
@@ -29,8 +29,8 @@ func (c *Client) Set(ctx context.Context, path string, data []byte, version int3
 
 // Delete removes a node without children if it has the version.
 func (c *Client) Delete(ctx context.Context, path string, version int32) error {
-	s := newCall(wire.OpDelete, path)
-	defer s.release()
+	s := c.newCall(wire.OpDelete, path)
+	defer c.release(s)
 	s.Version = version
 	return c.wait(ctx, s)
 }
@@ -48,8 +48,8 @@ func (c *Client) ExistsWatch(ctx context.Context, path string) (kv.Stat, <-chan 
 }
 
 func (c *Client) exists(ctx context.Context, path string, watch bool) (kv.Stat, <-chan Event, error) {
-	s := newCall(wire.OpExists, path)
-	defer s.release()
+	s := c.newCall(wire.OpExists, path)
+	defer c.release(s)
 	s.Watch = watch
 	err := c.wait(ctx, s)
 	return s.Stat, s.Watched, err
@@ -67,8 +67,8 @@ func (c *Client) GetWatch(ctx context.Context, path string) ([]byte, kv.Stat, <-
 }
 
 func (c *Client) get(ctx context.Context, path string, watch bool) ([]byte, kv.Stat, <-chan Event, error) {
-	s := newCall(wire.OpGetData, path)
-	defer s.release()
+	s := c.newCall(wire.OpGetData, path)
+	defer c.release(s)
 	s.Watch = watch
 	err := c.wait(ctx, s)
 	return s.Value, s.Stat, s.Watched, err
@@ -87,8 +87,8 @@ func (c *Client) ChildrenWatch(ctx context.Context, path string) ([]string, kv.S
 }
 
 func (c *Client) children(ctx context.Context, path string, watch bool) ([]string, kv.Stat, <-chan Event, error) {
-	s := newCall(wire.OpGetChildren2, path)
-	defer s.release()
+	s := c.newCall(wire.OpGetChildren2, path)
+	defer c.release(s)
 	s.Watch = watch
 	err := c.wait(ctx, s)
 	slices.Sort(s.Names) // servers answer in any order
@@ -98,16 +98,16 @@ func (c *Client) children(ctx context.Context, path string, watch bool) ([]strin
 // Sync waits until the server has applied everything that was committed before the call: a read behind it
 // is not stale.
 func (c *Client) Sync(ctx context.Context, path string) error {
-	s := newCall(wire.OpSync, path)
-	defer s.release()
+	s := c.newCall(wire.OpSync, path)
+	defer c.release(s)
 	return c.wait(ctx, s)
 }
 
 // Multi applies all operations as one transaction, or none of them. When one fails, the error is a *MultiError
 // (within an *Error) and matches the server's reason; the results then say what each operation met.
 func (c *Client) Multi(ctx context.Context, ops ...Op) ([]Result, error) {
-	s := newCall(wire.OpMulti, "")
-	defer s.release()
+	s := c.newCall(wire.OpMulti, "")
+	defer c.release(s)
 	s.Ops = ops
 	err := c.wait(ctx, s)
 	return s.Results, err
