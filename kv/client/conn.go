@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"kvd/kv"
@@ -193,13 +194,17 @@ func (c *Client) handshake(cn *conn) (resp wire.ConnectResponse, err error) {
 	buf, mark := wire.BeginFrame(make([]byte, 0, 64))
 	buf = wire.EndFrame(req.AppendTo(buf), mark)
 	c.mu.Unlock()
-	if _, err = cn.rw.Write(buf); err != nil {
-		return resp, err
+	_, err = cn.rw.Write(buf)
+	var frame []byte
+	if err == nil {
+		frame, err = cn.frames.Next()
 	}
-	frame, err := cn.frames.Next()
 	if err != nil {
-		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			err = errRefused
+		// How the close reaches us depends on who was faster.
+		for _, end := range []error{io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, syscall.ECONNRESET, syscall.EPIPE} {
+			if errors.Is(err, end) {
+				err = errRefused
+			}
 		}
 		return resp, err
 	}
