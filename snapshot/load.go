@@ -2,11 +2,14 @@ package snapshot
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"runtime/debug"
+	"time"
 
 	bolt "go.etcd.io/bbolt"
+	berrors "go.etcd.io/bbolt/errors"
 )
 
 // releaseEvery is how many bytes of records are yielded between two calls of releaseMapped.
@@ -92,7 +95,10 @@ func (d *Dir) open(f File, prev *File, m Meta, last bool) (*openFile, error) {
 	}
 	of := &openFile{f: f}
 	err := guard(f.Name, func() (err error) {
-		if of.db, err = bolt.Open(d.join(f.Name), 0, &bolt.Options{ReadOnly: true, NoStatistics: true, OpenFile: openReadOnly}); err != nil {
+		if of.db, err = bolt.Open(d.join(f.Name), 0, &bolt.Options{ReadOnly: true, NoStatistics: true, OpenFile: openReadOnly, Timeout: lockTimeout}); err != nil {
+			if errors.Is(err, berrors.ErrTimeout) { // somebody works on the file with another tool
+				return fmt.Errorf("snapshot file %s is locked by another process: %w", f.Name, err)
+			}
 			return damaged("%w", err)
 		}
 		if of.tx, err = of.db.Begin(false); err != nil {
@@ -131,6 +137,9 @@ func (d *Dir) open(f File, prev *File, m Meta, last bool) (*openFile, error) {
 	}
 	return of, nil
 }
+
+// lockTimeout bounds the wait for bbolt's file lock, which nobody but another process could hold exclusively.
+const lockTimeout = 5 * time.Second
 
 // openReadOnly ignores bbolt's flags: it never gets a writable handle on a finished file.
 func openReadOnly(name string, _ int, _ os.FileMode) (*os.File, error) { return os.Open(name) }

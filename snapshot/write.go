@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"os"
+	"path/filepath"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -59,10 +60,13 @@ func (d *Dir) fill(ctx context.Context, name string, m Meta, src Source, prev *F
 			err = fmt.Errorf("snapshot: %w", cerr)
 		}
 	}()
-	if err := src.Records(w.add); err != nil {
+	// bbolt reads back through its mapping what it has written: guard turns a disk that fails there into an error. Around
+	// each call, not around the source, whose own panics are its own.
+	file := filepath.Base(name)
+	if err := src.Records(func(r Record) error { return guard(file, func() error { return w.add(r) }) }); err != nil {
 		return err
 	}
-	if err := w.finish(m, prev); err != nil {
+	if err := guard(file, func() error { return w.finish(m, prev) }); err != nil {
 		return err
 	}
 	if err := db.Sync(); err != nil {
