@@ -196,3 +196,22 @@ func BenchmarkWideNode(b *testing.B) {
 		b.ReportMetric(float64(len(names)), "children")
 	})
 }
+
+// BenchmarkLoad makes a view of a million records, as a start from a snapshot does, and changes nothing else.
+func BenchmarkLoad(b *testing.B) {
+	const n = 1_000_000
+	h := newHistory(NewTree(nil))
+	h.do(b, &Request{Op: OpCreate, Path: "/d0", ACL: OpenACL()})
+	fill(b, h, n, func(i int) string { return "/d0/n" + fmt.Sprintf("%07d", i) })
+	v := h.tree.View()
+	for b.Loop() {
+		bl := NewBuilder()
+		if err := v.Records(bl.Add); err != nil {
+			b.Fatal(err)
+		}
+		if _, err := bl.Finish(v.Zxid(), v.Chain(), v.Digest()); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/n, "ns/record")
+}

@@ -6,7 +6,7 @@ import "slices"
 // nodes are shared with published views and never written to. Owners are compared by address.
 type owner struct{ _ uint64 }
 
-// Fan-out of the tree. Chosen by measurement (BenchmarkFanout and kv/doc.go).
+// Fan-out of the tree. Chosen by measurement (package comment).
 const (
 	maxRecords = 64          // records of a leaf
 	maxKids    = 64          // children of an inner node
