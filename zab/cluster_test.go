@@ -1,6 +1,7 @@
 package zab
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -89,7 +90,9 @@ func (d *testDisk) write(w Write, snapshots func(handle uint64) []kv.Entry) {
 type testNode struct {
 	id     quorum.MemberID
 	cfg    Config
+	inc    Incarnation
 	p      *Peer // nil: down
+	twin   *Peer // if not nil: a clone that gets the same inputs and must stay equal
 	disk   *testDisk
 	shadow *testDisk // disk plus everything handed out
 	queue  []Write
@@ -143,7 +146,6 @@ type cluster struct {
 	nodes   map[quorum.MemberID]*testNode
 	links   []*testLink
 	nextID  LinkID
-	incs    Incarnation
 	snaps   [][]kv.Entry // by handle - 1
 	base    Config       // template
 	log     func(format string, args ...any)
@@ -179,7 +181,7 @@ func newCluster(voters, observers int, base Config) *cluster {
 	for _, id := range cfg.Members() {
 		n := &testNode{id: id, disk: &testDisk{}, cfg: base}
 		n.cfg.ID, n.cfg.Members = id, cfg
-		n.cfg.Incarnation = func() Incarnation { c.incs++; return c.incs }
+		n.cfg.Incarnation = func() Incarnation { return n.inc }
 		c.nodes[id] = n
 		c.start(id)
 	}
@@ -203,12 +205,31 @@ func (c *cluster) start(id quorum.MemberID) {
 		c.fail("start %d: %v", id, err)
 		return
 	}
-	n.p = p
+	n.p, n.twin = p, nil
+}
+
+// do gives one input to n, and to its twin.
+func (n *testNode) do(input func(p *Peer)) {
+	n.inc = Incarnation(n.id)<<32 | (n.inc+1)&0xffffffff
+	input(n.p)
+	if n.twin != nil {
+		input(n.twin)
+	}
+}
+
+// checkTwin compares a clone with its original.
+func (c *cluster) checkTwin(n *testNode) {
+	if n.p == nil || n.twin == nil {
+		return
+	}
+	if a, b := n.p.AppendCanonical(nil), n.twin.AppendCanonical(nil); !bytes.Equal(a, b) {
+		c.fail("the clone of member %d has come to another state", n.id)
+	}
 }
 
 func (c *cluster) crash(id quorum.MemberID) {
 	n := c.nodes[id]
-	n.p = nil
+	n.p, n.twin = nil, nil
 	n.queue, n.dial = nil, nil
 	for _, l := range slices.Clone(c.links) {
 		if l.learner == id || l.leader == id {
@@ -222,7 +243,7 @@ func (c *cluster) breakLink(l *testLink) {
 	c.links = slices.DeleteFunc(c.links, func(x *testLink) bool { return x == l })
 	for _, end := range []quorum.MemberID{l.learner, l.leader} {
 		if n := c.nodes[end]; n.p != nil {
-			n.p.LinkDown(l.other(end), l.id)
+			n.do(func(p *Peer) { p.LinkDown(l.other(end), l.id) })
 			c.pump(n)
 		}
 	}
@@ -255,15 +276,15 @@ func (c *cluster) connect(n *testNode) bool {
 	n.dial = nil
 	target := c.nodes[d.Leader]
 	if target == nil || target.p == nil {
-		n.p.ConnectFailed(d.Attempt)
+		n.do(func(p *Peer) { p.ConnectFailed(d.Attempt) })
 		c.pump(n)
 		return true
 	}
 	c.nextID++
 	l := &testLink{id: c.nextID, learner: n.id, leader: d.Leader, queue: map[quorum.MemberID][]linkItem{}}
 	c.links = append(c.links, l)
-	target.p.LinkUp(n.id, l.id, false)
-	n.p.LinkUp(d.Leader, l.id, true)
+	target.do(func(p *Peer) { p.LinkUp(n.id, l.id, false) })
+	n.do(func(p *Peer) { p.LinkUp(d.Leader, l.id, true) })
 	c.pump(target)
 	c.pump(n)
 	return true
@@ -283,13 +304,15 @@ func (c *cluster) deliver(l *testLink, to quorum.MemberID) bool {
 	}
 	from := l.other(to)
 	if it.files != nil {
-		n.p.SnapshotProgress(l.id)
-		n.p.SnapshotReceived(l.id, *it.files, true)
+		n.do(func(p *Peer) {
+			p.SnapshotProgress(l.id)
+			p.SnapshotReceived(l.id, *it.files, true)
+		})
 	} else {
 		if c.verbose {
 			c.log("%d->%d %s", from, to, describe(it.msg))
 		}
-		n.p.Step(from, l.id, it.msg)
+		n.do(func(p *Peer) { p.Step(from, l.id, it.msg) })
 	}
 	c.pump(n)
 	return true
@@ -319,7 +342,7 @@ func (c *cluster) persist(n *testNode, k int) bool {
 	seq := n.queue[k-1].Seq
 	n.queue = n.queue[k:]
 	c.check()
-	n.p.Persisted(seq)
+	n.do(func(p *Peer) { p.Persisted(seq) })
 	c.pump(n)
 	return true
 }
@@ -347,13 +370,17 @@ func (c *cluster) takeSnapshot(n *testNode, keep int) {
 		}
 	}
 	n.shadow.st.Base, n.shadow.st.LogStart = d.st.Base, d.st.LogStart
-	n.p.SnapshotTaken(d.st.Base, d.st.BaseChain, d.st.LogStart, d.st.LogStartChain)
+	n.do(func(p *Peer) { p.SnapshotTaken(d.st.Base, d.st.BaseChain, d.st.LogStart, d.st.LogStartChain) })
 	c.pump(n)
 }
 
 // pump carries out everything n has ready, as a shell does.
 func (c *cluster) pump(n *testNode) {
 	for n.p != nil && n.p.HasReady() {
+		c.checkTwin(n)
+		if n.twin != nil {
+			n.twin.Ready()
+		}
 		c.carryOut(n, n.p.Ready())
 		c.check()
 	}
@@ -396,7 +423,7 @@ func (c *cluster) carryOut(n *testNode, rd Ready) {
 	}
 	for _, o := range rd.Send {
 		if _, ok := o.Msg.(*Snap); ok {
-			n.p.SnapshotSent(o.Link, true)
+			n.do(func(p *Peer) { p.SnapshotSent(o.Link, true) })
 		}
 	}
 	for _, k := range rd.CloseLinks {
@@ -420,11 +447,11 @@ func (c *cluster) carryOut(n *testNode, rd Ready) {
 	}
 	for _, q := range rd.Reads {
 		es, err := n.disk.read(q.After, q.Through, q.MaxBytes)
-		n.p.LogRead(q.Link, q.After, es, err)
+		n.do(func(p *Peer) { p.LogRead(q.Link, q.After, es, err) })
 	}
 	for _, s := range rd.Snapshots {
 		d := n.disk
-		n.p.SnapshotChosen(s.Link, d.st.Base, d.st.BaseChain, d.st.Base != 0)
+		n.do(func(p *Peer) { p.SnapshotChosen(s.Link, d.st.Base, d.st.BaseChain, d.st.Base != 0) })
 	}
 	n.synced = append(n.synced, rd.Synced...)
 	n.inbound = append(n.inbound, rd.Inbound...)
@@ -455,7 +482,7 @@ func (c *cluster) apply(n *testNode, a Apply) {
 	if a.Through > n.disk.st.Last {
 		c.fail("P13: member %d applies %s ahead of its disk at %s", n.id, a.Through, n.disk.st.Last)
 	}
-	n.p.Applied(a.Through)
+	n.do(func(p *Peer) { p.Applied(a.Through) })
 }
 
 // noteCommits extends G by what an established leader claims, and notes establishments (P3, P7, P22).
@@ -628,22 +655,28 @@ func (c *cluster) stabilize() {
 
 func (c *cluster) tick(n *testNode) {
 	if n.p != nil {
-		n.p.Tick()
+		n.do((*Peer).Tick)
 		c.pump(n)
 	}
+}
+
+func (n *testNode) decide(leader quorum.MemberID) {
+	n.do(func(p *Peer) {
+		if n.id == leader {
+			p.Lead()
+		} else {
+			p.Follow(leader)
+		}
+	})
 }
 
 // elect makes leader lead and the others follow it.
 func (c *cluster) elect(leader quorum.MemberID, by ...quorum.MemberID) {
 	for _, id := range append([]quorum.MemberID{leader}, by...) {
 		n := c.nodes[id]
-		n.p.Look("elect")
+		n.do(func(p *Peer) { p.Look("elect") })
 		c.pump(n)
-		if id == leader {
-			n.p.Lead()
-		} else {
-			n.p.Follow(leader)
-		}
+		n.decide(leader)
 		c.pump(n)
 	}
 }

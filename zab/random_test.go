@@ -142,7 +142,7 @@ func (s *schedule) fault(n *testNode) {
 			l := s.links[s.rnd.IntN(len(s.links))]
 			s.breakLink(l)
 			if o := s.nodes[l.learner]; o.p != nil && o.p.role == Looking && s.rnd.IntN(2) == 0 {
-				o.p.Follow(l.leader)
+				o.decide(l.leader)
 				s.pump(o)
 			}
 		}
@@ -152,7 +152,7 @@ func (s *schedule) fault(n *testNode) {
 		}
 	case 3:
 		if n.p != nil {
-			n.p.Look("oracle")
+			n.do(func(p *Peer) { p.Look("oracle") })
 			s.pump(n)
 		}
 	case 4: // a message lost in the middle of a link, which TCP never does
@@ -193,13 +193,10 @@ func (s *schedule) episode() {
 			}
 			s.start(id)
 		}
-		n.p.Look("episode")
+		n.do(func(p *Peer) { p.Look("episode") })
 		s.pump(n)
-		switch {
-		case id == leader:
-			n.p.Lead()
-		case s.rnd.IntN(3) > 0:
-			n.p.Follow(leader)
+		if id == leader || s.rnd.IntN(3) > 0 {
+			n.decide(leader)
 		}
 		s.pump(n)
 		if !s.slowDisk[id] {
@@ -232,13 +229,14 @@ func (s *schedule) campaign() {
 		if n.p == nil || n.p.role != Looking || s.rnd.IntN(5) == 0 {
 			continue
 		}
-		if id == leader {
-			n.p.Lead()
-		} else {
-			n.p.Follow(leader)
-		}
+		n.decide(leader)
 		s.pump(n)
 	}
+}
+
+func (n *testNode) propose(v string) (err error) {
+	n.do(func(p *Peer) { _, err = p.Propose([]byte(v)) })
+	return err
 }
 
 func (s *schedule) propose(n *testNode) {
@@ -247,7 +245,7 @@ func (s *schedule) propose(n *testNode) {
 	}
 	for range 1 + s.rnd.IntN(3) {
 		s.value++
-		if _, err := n.p.Propose([]byte(fmt.Sprint(s.value))); err != nil {
+		if err := n.propose(fmt.Sprint(s.value)); err != nil {
 			break
 		}
 	}
@@ -260,7 +258,7 @@ func (s *schedule) heal() {
 		if s.nodes[id].p == nil {
 			s.start(id)
 		}
-		s.nodes[id].p.Look("heal")
+		s.nodes[id].do(func(p *Peer) { p.Look("heal") })
 		s.pump(s.nodes[id])
 	}
 	s.stabilize()
@@ -272,11 +270,11 @@ func (s *schedule) heal() {
 			best = n
 		}
 	}
-	best.p.Lead()
+	best.decide(best.id)
 	s.pump(best)
 	for _, id := range s.members.Members() {
 		if id != best.id {
-			s.nodes[id].p.Follow(best.id)
+			s.nodes[id].decide(best.id)
 			s.pump(s.nodes[id])
 		}
 	}
@@ -289,9 +287,10 @@ func (s *schedule) heal() {
 	}
 	for range 3 {
 		s.value++
-		if _, err := best.p.Propose([]byte(fmt.Sprint(s.value))); err != nil {
+		if err := best.propose(fmt.Sprint(s.value)); err != nil {
+			s.pump(best)
 			s.stabilize() // a counter rollover
-			if _, err := best.p.Propose([]byte(fmt.Sprint(s.value))); err != nil {
+			if err := best.propose(fmt.Sprint(s.value)); err != nil {
 				s.fail("liveness: leader %d: %v (%s)", best.id, err, best.role.Reason)
 			}
 		}

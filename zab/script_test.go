@@ -168,15 +168,15 @@ func (s *script) command(d *datadriven.TestData) {
 		c.elect(s.id(args[0]), s.ids(d, "by")...)
 	case "lead":
 		n := s.node(args[0])
-		n.p.Lead()
+		n.decide(n.id)
 		c.pump(n)
 	case "follow":
 		n := s.node(args[0])
-		n.p.Follow(s.id(s.str(d, "leader")))
+		n.decide(s.id(s.str(d, "leader")))
 		c.pump(n)
 	case "look":
 		for _, v := range args {
-			s.node(v).p.Look("script")
+			s.node(v).do(func(p *Peer) { p.Look("script") })
 			c.pump(s.node(v))
 		}
 	case "dial":
@@ -195,8 +195,8 @@ func (s *script) command(d *datadriven.TestData) {
 	case "propose":
 		n := s.node(args[0])
 		for _, v := range args[1:] {
-			z, err := n.p.Propose([]byte(v))
-			if err != nil {
+			z := n.p.NextZxid()
+			if err := n.propose(v); err != nil {
 				fmt.Fprintf(&s.out, "%s: %v\n", v, err)
 			} else {
 				fmt.Fprintf(&s.out, "%s = %s\n", v, z)
@@ -205,7 +205,7 @@ func (s *script) command(d *datadriven.TestData) {
 		c.pump(n)
 	case "sync":
 		n := s.node(args[0])
-		n.p.Sync(uint64(s.num(d, "id", 1)))
+		n.do(func(p *Peer) { p.Sync(uint64(s.num(d, "id", 1))) })
 		c.pump(n)
 	case "tick":
 		ids := s.ids(d, "ids")
@@ -229,7 +229,7 @@ func (s *script) command(d *datadriven.TestData) {
 		}
 	case "resign":
 		n := s.node(args[0])
-		n.p.Resign()
+		n.do((*Peer).Resign)
 		c.pump(n)
 	case "stabilize":
 		c.verbose = !slices.Contains(args, "quiet")
