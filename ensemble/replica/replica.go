@@ -35,6 +35,8 @@ type Replica struct {
 	handed  kv.Zxid // newest zxid handed to the applier
 	levels  zab.Levels
 
+	// link is this member's own to its leader, 0 if there is none.
+	link zab.LinkID
 	// closing are links on which something impossible arrived.
 	closing     []zab.CloseLink
 	serving     Serving
@@ -124,7 +126,9 @@ func (r *Replica) stamp() int64 {
 // LinkUp reports a new link: a learner's to this member, or this member's own dial (dialled).
 func (r *Replica) LinkUp(peer quorum.MemberID, link zab.LinkID, dialled bool) {
 	r.clients.blocked = false
-	if !dialled {
+	if dialled {
+		r.link = link
+	} else {
 		r.election.Followed(peer)
 	}
 	r.zab.LinkUp(peer, link, dialled)
@@ -135,6 +139,10 @@ func (r *Replica) LinkDown(peer quorum.MemberID, link zab.LinkID) {
 	r.clients.blocked = false
 	if r.lead != nil {
 		r.lead.forget(link)
+	} else if link == r.link {
+		// What was forwarded on it is unknown from here on, also if the same leader is found again at once.
+		r.link = 0
+		r.clients.endTerm(r)
 	}
 	r.zab.LinkDown(peer, link)
 }

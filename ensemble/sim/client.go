@@ -115,7 +115,7 @@ func (c *Client) act() {
 	if c.stopped {
 		return
 	}
-	s.after(s.between(5, 120), nil, "client", c.act)
+	s.after(s.between(5, s.opt.think()), nil, "client", c.act)
 	if c.member != nil && (!c.member.Up || c.member.port.conns[c.session] != c) {
 		c.hangUp()
 	}
@@ -518,4 +518,12 @@ func (p *port) applyBatch(batch []kv.Entry) (token uint64) {
 		token = p.results[len(p.results)-1].token
 	}
 	return token
+}
+
+// think is the longest time in ms between two acts of a client.
+func (o *Options) think() int64 {
+	if o.ThinkMs == 0 {
+		return 60
+	}
+	return int64(o.ThinkMs)
 }

@@ -57,6 +57,8 @@ func (c *content) last() (kv.Zxid, uint64) {
 	return c.logStart, c.logStartChain
 }
 
+func (c *content) lastZxid() kv.Zxid { z, _ := c.last(); return z }
+
 // find returns the number of entries at or below z.
 func (c *content) find(z kv.Zxid) int {
 	return sort.Search(len(c.entries), func(i int) bool { return c.entries[i].Zxid > z })

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"sort"
 
 	"kvd/fle"
 	"kvd/kv"
@@ -76,6 +77,7 @@ type ghostMember struct {
 	match             int      // how much of G its durable history holds
 	applied           kv.Zxid
 	appliedChain      uint64
+	dirty             bool     // the script put an uncommitted snapshot on its disk
 	propEpoch         kv.Epoch // the newest epoch in which it proposed
 	ackSent           map[zab.LinkID]kv.Zxid
 	commitSent        map[zab.LinkID]kv.Zxid
@@ -110,6 +112,15 @@ func (g *ghost) crashed(m *Member) { g.of(m).applied = 0 }
 func (g *ghost) wiped(m *Member) {
 	*g.of(m) = ghostMember{}
 	g.lossy = true
+}
+
+// reset forgets what the script declared committed, to declare something else.
+func (g *ghost) reset() {
+	g.g = nil
+	clear(g.pos)
+	for i := range g.members {
+		g.members[i].match = 0
+	}
 }
 
 // given: the script set a disk.
@@ -228,8 +239,8 @@ func (g *ghost) holders() string {
 	return text
 }
 
-// checkResurrection is P9 for the disk: below an established epoch that it has adopted, a log is a part of that epoch's
-// initial history.
+// checkResurrection is P9 for the disk: below an established epoch that it has adopted, a log is that epoch's initial
+// history, no more (P9) and no less (P11: the epoch and the history are adopted in one batch).
 func (g *ghost) checkResurrection(m *Member) {
 	d := &m.disk.content
 	for i := len(g.epochs) - 1; i >= 0; i-- {
@@ -238,6 +249,10 @@ func (g *ghost) checkResurrection(m *Member) {
 			continue
 		}
 		h := g.est[e]
+		if h.last > d.base && !d.holds(h.last, h.chain) {
+			g.sim.fail("P11", "member %d has adopted epoch %d and does not hold the history that it began with, up to %v", m.ID, d.current, h.last)
+			return
+		}
 		at, chain, ok := d.Locate(kv.MakeZxid(e, 0))
 		if !ok || at == 0 {
 			return // all of it lies in the snapshot
@@ -291,7 +306,10 @@ func (g *ghost) establish(m *Member, e kv.Epoch) {
 	last, chain := h.last()
 	g.est[e] = established{m.ID, m.inc, last, chain}
 	g.epochs = append(g.epochs, e)
-	if n := len(g.g); n > 0 && !h.holds(g.g[n-1].zxid, g.g[n-1].chain) && h.base < g.g[n-1].zxid {
+	// Of G, what is older than e: a leader may notice late that it was established, when a greater epoch has
+	// begun; it can then commit nothing more.
+	n := sort.Search(len(g.g), func(i int) bool { return g.g[i].zxid.Epoch() >= e })
+	if n > 0 && h.base < g.g[n-1].zxid && !h.holds(g.g[n-1].zxid, g.g[n-1].chain) {
 		s.fail("P7", "leader %d of epoch %d ends at %v and lacks the committed %v", m.ID, e, last, g.g[n-1].zxid)
 	}
 	for _, o := range s.members {
@@ -439,8 +457,17 @@ func (g *ghost) promise(m *Member, e kv.Epoch, inc zab.Incarnation) {
 	g.promises[k] = inc
 }
 
+// promised is P2 at the leader: it passes phase 1 on promises that were made to this attempt, of a quorum.
+func (g *ghost) promised(m *Member, e kv.Epoch) {
+	in := func(id quorum.MemberID) bool { return id == m.ID || g.promises[promiseKey{id, e}] == m.inc }
+	if !g.sim.config.HasQuorum(in) {
+		g.sim.fail("P2", "leader %d (attempt %d) passes phase 1 of epoch %d without a quorum of promises to it", m.ID, m.inc, e)
+	}
+}
+
 // received notes what a later answer must be measured by.
 func (s *Sim) received(msg *Message) {
+	s.arrived[msg.Kind]++
 	if msg.link == nil {
 		return
 	}
@@ -543,7 +570,7 @@ func (g *ghost) restored(m *Member, p *point) {
 // checkApplied is P6 for a tree that was loaded whole.
 func (g *ghost) checkApplied(m *Member) {
 	gm := g.of(m)
-	if gm.applied == 0 {
+	if gm.applied == 0 || gm.dirty {
 		return
 	}
 	if i, ok := g.pos[gm.applied]; !ok || g.g[i].chain != gm.appliedChain {

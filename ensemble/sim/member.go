@@ -269,11 +269,8 @@ func (m *Member) carryOut(rd *replica.Ready) {
 			s.logf("%d event %s %s", m.ID, e.Kind, e.Text)
 		}
 		// Ready.Role is only the newest of several changes; each is also an event.
-		if epoch := kv.Epoch(0); e.Kind == "role" && strings.HasPrefix(e.Text, "role=leading stage=broadcast") {
-			if _, err := fmt.Sscanf(e.Text[strings.Index(e.Text, "epoch="):], "epoch=%d", &epoch); err != nil {
-				panic(err)
-			}
-			s.ghost.establish(m, epoch)
+		if e.Kind == "role" && strings.HasPrefix(e.Text, "role=leading") {
+			m.leads(e.Text)
 		}
 	}
 	if rd.Role != nil {
@@ -354,6 +351,21 @@ func (m *Member) carryOut(rd *replica.Ready) {
 		if s.calm { // settling: everybody is to be up
 			s.after(500, nil, "restart", func() { s.Start(m.ID) })
 		}
+	}
+}
+
+// leads tells the ghost that a prospective leader has passed phase 1 or is established.
+func (m *Member) leads(text string) {
+	var stage string
+	var leader, epoch uint64
+	if _, err := fmt.Sscanf(text, "role=leading stage=%s leader=%d epoch=%d", &stage, &leader, &epoch); err != nil {
+		panic(fmt.Sprintf("sim: role event %q: %v", text, err))
+	}
+	switch stage {
+	case "synchronization":
+		m.sim.ghost.promised(m, kv.Epoch(epoch))
+	case "broadcast":
+		m.sim.ghost.establish(m, kv.Epoch(epoch))
 	}
 }
 

@@ -32,7 +32,9 @@ type Result struct {
 	Epochs    int // established
 	Ops       int // operations that clients finished
 	Snaps     int // snapshots installed
-	Trace     []byte
+	// Messages counts what arrived, by kind.
+	Messages map[string]int
+	Trace    []byte
 }
 
 // Run carries out one schedule: random work under random faults, every property checked after every step, then all
@@ -45,7 +47,7 @@ func Run(c Schedule) (res Result) {
 			s.fail("panic", "%v\n%s", p, debug.Stack())
 		}
 		res.Err, res.Steps, res.Committed, res.Epochs, res.Ops = s.failure, s.Steps, len(s.ghost.g), len(s.ghost.epochs), s.done
-		res.Snaps, res.Trace = s.snaps, s.trace.Bytes()
+		res.Snaps, res.Trace, res.Messages = s.snaps, s.trace.Bytes(), s.arrived
 	}()
 	steps := c.Steps
 	if steps == 0 {
@@ -72,7 +74,7 @@ func NewRandom(c Schedule) *Sim {
 	pick := func(vs ...int) int { return vs[r.IntN(len(vs))] }
 	opt := Options{
 		Seed: c.Seed, Members: c.Members, Clients: pick(1, 2, 3), Trace: c.Trace,
-		ElectionLoss: pick(0, 0, 40, 10), SnapshotEvery: pick(0, 8, 20, 60), LazyReady: pick(0, 0, 8, 3),
+		ElectionLoss: pick(0, 0, 40, 10), SnapshotEvery: pick(0, 3, 8, 20), LazyReady: pick(0, 0, 8, 3),
 		CodecEvery: pick(0, 0, 0, 2), SlowDisk: pick(3, 10, 40), SlowApply: pick(1, 5, 30),
 		ZabMutations: c.ZabMutations, ElectionMutations: c.ElectionMutations, LoseProposals: c.LoseProposals,
 		Fresh: r.IntN(10) == 0,

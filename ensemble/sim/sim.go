@@ -34,6 +34,8 @@ type Options struct {
 	CodecEvery int
 	// SlowDisk and SlowApply are upper bounds of a sync and of an apply, ms (10, 5).
 	SlowDisk, SlowApply int
+	// ThinkMs bounds the time between two acts of a client (60).
+	ThinkMs int
 	// Fresh: the members start blank and form an ensemble; otherwise they start with an identity and empty logs.
 	Fresh bool
 
@@ -71,13 +73,15 @@ type Sim struct {
 	// failure is the first broken property; nothing happens after it.
 	failure error
 
+	arrived    map[string]int // messages by kind
 	trace      bytes.Buffer
 	handles    uint64
 	incs       uint64
 	tokens     uint64
-	done       int // operations finished
-	snaps      int // snapshots installed
-	faultEvery int // one fault in so many steps
+	done       int       // operations finished
+	snaps      int       // snapshots installed
+	faultEvery int       // one fault in so many steps
+	round      fle.Round // of scripted elections
 }
 
 // New builds the ensemble. Nothing runs before Step or Run; members are started.
@@ -91,7 +95,7 @@ func New(opt Options) *Sim {
 	if opt.SlowApply == 0 {
 		opt.SlowApply = 5
 	}
-	s := &Sim{opt: opt, rng: rand.New(rand.NewPCG(opt.Seed, 0x6b7664)), cuts: map[[2]quorum.MemberID]bool{}}
+	s := &Sim{opt: opt, rng: rand.New(rand.NewPCG(opt.Seed, 0x6b7664)), cuts: map[[2]quorum.MemberID]bool{}, arrived: map[string]int{}}
 	s.ghost.init(s)
 	var voters, observers []quorum.MemberID
 	for i := range opt.Members + opt.Observers {
@@ -173,7 +177,11 @@ func (s *Sim) Step() bool {
 			fmt.Fprintf(&s.trace, "%d %d %s\n", s.now, id, e.name)
 		}
 		e.do()
-		if m != nil && m.Up && !(s.opt.LazyReady > 0 && s.rng.IntN(s.opt.LazyReady) == 0) {
+		switch {
+		case m == nil || !m.Up:
+		case s.opt.LazyReady > 0 && !s.calm && s.rng.IntN(s.opt.LazyReady) == 0:
+			s.after(s.between(0, 3), m, "loop", func() {}) // the loop turns once more, with what came meanwhile
+		default:
 			m.run()
 		}
 		return s.failure == nil

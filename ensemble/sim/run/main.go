@@ -32,6 +32,7 @@ func main() {
 		done, failed                          int
 		events, committed, epochs, ops, snaps int
 		byProperty                            = map[string]int{}
+		messages                              = map[string]int{}
 	)
 	for range max(1, *workers) {
 		wg.Go(func() {
@@ -52,6 +53,9 @@ func main() {
 				epochs += r.Epochs
 				ops += r.Ops
 				snaps += r.Snaps
+				for k, n := range r.Messages {
+					messages[k] += n
+				}
 				if *trace {
 					os.Stdout.Write(r.Trace)
 				}
@@ -68,6 +72,7 @@ func main() {
 	wg.Wait()
 	fmt.Printf("%d schedules, %d events, %d epochs established, %d transactions committed, %d client operations, %d snapshots installed, %d failed, %.1f s\n",
 		done, events, epochs, committed, ops, snaps, failed, time.Since(began).Seconds())
+	fmt.Println("messages:", messages)
 	if failed > 0 {
 		fmt.Println("failures by property:", byProperty)
 		os.Exit(1)
