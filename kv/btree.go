@@ -138,7 +138,10 @@ func (t *btree) put(o *owner, rec string) (old string, replaced bool) {
 // separator between the two.
 func (n *bnode) put(o *owner, key, rec string) (old string, replaced bool, sep string, right *bnode) {
 	if n.kids == nil {
-		i, found := searchRecs(n.recs, key)
+		i, found := len(n.recs), false
+		if recKey(n.recs[i-1]) >= key { // else ascending, as from a snapshot
+			i, found = searchRecs(n.recs, key)
+		}
 		if found {
 			old, n.recs[i] = n.recs[i], rec
 			return old, true, "", nil
@@ -150,7 +153,10 @@ func (n *bnode) put(o *owner, key, rec string) (old string, replaced bool, sep s
 		right = n.splitLeaf(o, i, rec)
 		return "", false, separator(recKey(n.recs[len(n.recs)-1]), recKey(right.recs[0])), right
 	}
-	i := childFor(n.recs, key)
+	i := len(n.recs)
+	if i > 0 && n.recs[i-1] > key { // a single kid has no separator
+		i = childFor(n.recs, key)
+	}
 	child := n.kids[i].editable(o)
 	n.kids[i] = child
 	old, replaced, sep, right = child.put(o, key, rec)
@@ -236,7 +242,7 @@ func (t *btree) delete(o *owner, key string) (string, bool) {
 	t.root = t.root.editable(o)
 	old := t.root.delete(o, key)
 	t.size--
-	for t.root.kids != nil && len(t.root.kids) == 1 {
+	for len(t.root.kids) == 1 {
 		t.root = t.root.kids[0]
 	}
 	if t.size == 0 {

@@ -62,11 +62,10 @@ var (
 
 // checkRecord checks the form of one record, so that reads need not.
 func checkRecord(table uint8, key, value []byte) error {
-	ok := true
+	var ok bool
 	switch table {
 	case TableNode, TableChildren:
-		path := pathOfKey(stringOf(key))
-		if !validPath(path) || !bytes.Equal(appendKey(nil, path), key) {
+		if !validKey(key) {
 			return errRecordKey
 		}
 		if table == TableChildren {
@@ -97,6 +96,22 @@ func checkRecord(table uint8, key, value []byte) error {
 		return errRecordValue
 	}
 	return nil
+}
+
+// validKey reports whether key is that of a valid path: with its only NUL made a slash it is one, and that slash is
+// the last.
+func validKey(key []byte) bool {
+	if string(key) == RootPath {
+		return true
+	}
+	at := bytes.IndexByte(key, 0)
+	if at < 0 || bytes.IndexByte(key[at:], '/') >= 0 {
+		return false
+	}
+	var buf keyBuffer
+	path := append(buf[:0], key...)
+	path[at] = '/'
+	return validPath(stringOf(path)) && len(path) > 1
 }
 
 func checkMeta(key string, value []byte) error {

@@ -153,9 +153,6 @@ func pathOfKey(key string) string {
 	return string(b)
 }
 
-// nameOfKey returns the last component of the path a stored key belongs to, without copying.
-func nameOfKey(key string) string { return key[strings.IndexByte(key, 0)+1:] }
-
 // parentPathOfKey returns the path of the parent, without copying. Not for the root.
 func parentPathOfKey(key string) string {
 	i := strings.IndexByte(key, 0)
