@@ -208,7 +208,12 @@ func (shutdownAsked) deliver(l *loop) {
 // identityDone reports a durable identity.
 type identityDone struct{}
 
-func (identityDone) deliver(l *loop) { l.replica.IdentityPersisted() }
+func (identityDone) deliver(l *loop) {
+	l.replica.IdentityPersisted()
+	if l.net != nil {
+		l.net.IdentityChanged() // connections of the blank time to another cluster's members end
+	}
+}
 
 // historyRead answers a ReadLog.
 type historyRead struct {

@@ -298,6 +298,11 @@ func (m *Member) ClientAddrs() []net.Addr {
 // Client returns a new client of this member that needs no socket. ctx bounds the wait for its session; the caller
 // closes the client.
 func (m *Member) Client(ctx context.Context, opts ...client.Option) (*client.Client, error) {
+	select {
+	case <-m.closing:
+		return nil, ErrClosed
+	default:
+	}
 	dial := client.WithDialer(func(ctx context.Context, _ string) (io.ReadWriteCloser, error) { return m.dial(ctx) })
 	return client.Dial(ctx, inProcessAddr, append(opts[:len(opts):len(opts)], dial)...)
 }
