@@ -98,6 +98,17 @@ type event struct {
 	dialled bool
 }
 
+func (e event) String() string {
+	s := fmt.Sprintf("%s peer=%d link=%d %s", e.kind, e.peer, e.link, e.text)
+	if e.msg != nil {
+		s += fmt.Sprintf(" %T", e.msg)
+	}
+	if e.err != nil {
+		s += " err=" + e.err.Error()
+	}
+	return s
+}
+
 func newRecorder() *recorder { return &recorder{change: make(chan struct{})} }
 
 func (r *recorder) add(e event) {
@@ -173,9 +184,17 @@ func (r *recorder) wait(t testing.TB, from int, what string, want func(event) bo
 		select {
 		case <-change:
 		case <-timeout:
-			t.Fatalf("no %s; events: %+v", what, r.all())
+			t.Fatalf("no %s; events:\n%s", what, lines(r.all()))
 		}
 	}
+}
+
+func lines(events []event) string {
+	var b strings.Builder
+	for _, e := range events {
+		fmt.Fprintln(&b, e)
+	}
+	return b.String()
 }
 
 func (r *recorder) waitKind(t testing.TB, from int, kind string) (event, int) {

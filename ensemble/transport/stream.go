@@ -114,8 +114,8 @@ func (l *link) stream(point snapshot.Point, src snapshot.Store) (err error) {
 	var have []int64
 	select {
 	case have = <-out.have:
-	case reason := <-out.done:
-		return fmt.Errorf("the receiver refused the snapshot: %s", reason)
+	case reason := <-out.done: // with the list right before it if the receiver has everything: select may take either first
+		return doneError(reason)
 	case <-l.dead:
 		return errLinkEnded
 	}
@@ -133,7 +133,7 @@ func (l *link) stream(point snapshot.Point, src snapshot.Store) (err error) {
 				select {
 				case <-out.ackWake:
 				case reason := <-out.done:
-					return fmt.Errorf("the receiver stopped the snapshot: %s", reason)
+					return doneError(reason)
 				case <-l.dead:
 					return errLinkEnded
 				}
@@ -146,7 +146,7 @@ func (l *link) stream(point snapshot.Point, src snapshot.Store) (err error) {
 			case l.low <- chunk:
 			case reason := <-out.done:
 				chunk.release()
-				return fmt.Errorf("the receiver stopped the snapshot: %s", reason)
+				return doneError(reason)
 			case <-l.dead:
 				chunk.release()
 				return errLinkEnded
@@ -159,14 +159,19 @@ func (l *link) stream(point snapshot.Point, src snapshot.Store) (err error) {
 		select {
 		case <-out.ackWake: // progress is reported by the reader
 		case reason := <-out.done:
-			if reason != "" {
-				return fmt.Errorf("the receiver could not keep the snapshot: %s", reason)
-			}
-			return nil
+			return doneError(reason)
 		case <-l.dead:
 			return errLinkEnded
 		}
 	}
+}
+
+// doneError turns the receiver's last word into the outcome: an empty reason says that the whole point is durable there.
+func doneError(reason string) error {
+	if reason == "" {
+		return nil
+	}
+	return fmt.Errorf("the receiver could not take the snapshot: %s", reason)
 }
 
 func readChunk(stream uint32, file int, off int64, n int, r snapshot.FileReader) (*frame, error) {
