@@ -111,13 +111,9 @@ func (l *link) stream(point snapshot.Point, src snapshot.Store) (err error) {
 	l.pushOwn(begin)
 	begun = true
 
-	var have []int64
-	select {
-	case have = <-out.have:
-	case reason := <-out.done: // with the list right before it if the receiver has everything: select may take either first
-		return doneError(reason)
-	case <-l.dead:
-		return errLinkEnded
+	have, done, err := out.awaitHave(l.dead)
+	if done || err != nil {
+		return err
 	}
 	if len(have) != len(point.Files) {
 		return fmt.Errorf("the receiver reports %d files of %d", len(have), len(point.Files))
@@ -163,6 +159,19 @@ func (l *link) stream(point snapshot.Point, src snapshot.Store) (err error) {
 		case <-l.dead:
 			return errLinkEnded
 		}
+	}
+}
+
+// awaitHave waits for the receiver's list of held bytes. done: there was the last word instead. If the receiver has everything both come
+// at once and select may take either.
+func (out *outStream) awaitHave(dead <-chan struct{}) (have []int64, done bool, err error) {
+	select {
+	case have := <-out.have:
+		return have, false, nil
+	case reason := <-out.done:
+		return nil, true, doneError(reason)
+	case <-dead:
+		return nil, false, errLinkEnded
 	}
 }
 
