@@ -15,7 +15,7 @@ import (
 func allMessages() []Message {
 	return []Message{
 		&FollowerInfo{Accepted: 3, PromisedTo: 1 << 63, ConfigVersion: 7, Protocol: VersionRange{1, 2}, Format: VersionRange{3, 4}},
-		&LeaderInfo{Epoch: 4, Incarnation: 5, ConfigVersion: 6, Levels: Levels{1, 2}},
+		&LeaderInfo{Epoch: 4, Incarnation: 5, ConfigVersion: 6, Levels: Levels{1, 2}, Protocol: VersionRange{1, 3}, Format: VersionRange{2, 4}},
 		&AckEpoch{Epoch: 4, Current: 3, Last: kv.MakeZxid(3, 9), Chain: 1 << 60, Base: 5, AlreadyPromised: true, Unknown: true},
 		&Diff{After: kv.MakeZxid(1, 2)}, &Trunc{To: 3, Chain: 4}, &Snap{Zxid: 5, Chain: 6}, &NeedSnapshot{Reason: "because"},
 		&Proposal{Prev: 1, PrevChain: 2, Commit: 3, Entries: []kv.Entry{{Zxid: 4, Chain: 5, Payload: []byte("six")}, {Zxid: 7, Chain: 8, Payload: []byte{}}}},

@@ -109,7 +109,9 @@ func (p *Peer) offer(pr *progress) {
 	l := p.leader
 	pr.stage = linkOffered
 	pr.progressAt = p.now
-	p.send(pr.peer, pr.link, &LeaderInfo{Epoch: l.epoch, Incarnation: l.inc, ConfigVersion: p.cfg.Members.Version, Levels: p.cfg.Levels})
+	p.send(pr.peer, pr.link, &LeaderInfo{
+		Epoch: l.epoch, Incarnation: l.inc, ConfigVersion: p.cfg.Members.Version, Levels: p.cfg.Levels, Protocol: p.cfg.Protocol, Format: p.cfg.Format,
+	})
 }
 
 // onAckEpoch: phase 1, steps 3 and 4, and row 0 of the synchronization table.

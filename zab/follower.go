@@ -210,6 +210,12 @@ func (p *Peer) onLeaderInfo(m *LeaderInfo) {
 		p.leave("cannot serve the ensemble: %s", why)
 		return
 	}
+	if why := p.cfg.Levels.unservedBy(m.Protocol, m.Format); why != "" {
+		p.send(f.leader, f.link, &Refuse{Reason: fmt.Sprintf("leader %d: %s", f.leader, why)})
+		p.event("refused", "leader=%d reason=%q", f.leader, why)
+		p.leave("leader %d cannot serve the ensemble: %s", f.leader, why)
+		return
+	}
 	accepted := p.durable.Accepted
 	for _, w := range p.inflight {
 		if w.promise != nil {

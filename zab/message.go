@@ -39,6 +39,10 @@ type LeaderInfo struct {
 	Incarnation   Incarnation
 	ConfigVersion uint64
 	Levels        Levels // active levels; a learner that cannot serve them refuses by name
+	// What the leader's binary can serve: a learner that knows of a higher active level refuses it, however far the
+	// leader has applied its log.
+	Protocol VersionRange
+	Format   VersionRange
 }
 
 // AckEpoch promises to ack no lower epoch and reports the durable history (ACKEPOCH).
