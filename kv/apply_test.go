@@ -217,6 +217,32 @@ func TestPreparerInsists(t *testing.T) {
 	}
 }
 
+// TestOverlayStaysSmall: what a long-lived session has made is forgotten once it is applied, even if the session
+// never stops making more.
+func TestOverlayStaysSmall(t *testing.T) {
+	h := newHistory(NewTree(nil))
+	h.do(t, &Request{Op: OpCreateSession, Session: 9})
+	inflight := []Entry{}
+	for i := range 500 {
+		path := fmt.Sprintf("/e%d", i)
+		inflight = append(inflight,
+			h.prepare(&Request{Op: OpCreate, Session: 9, Path: path, Flags: FlagEphemeral, ACL: OpenACL()}),
+			h.prepare(&Request{Op: OpDelete, Session: 9, Path: path, Version: -1}))
+		if len(inflight) > 10 { // always something in flight
+			if err := h.tree.Apply(inflight[:6], nil); err != nil {
+				t.Fatal(err)
+			}
+			inflight = inflight[6:]
+		}
+		if p := h.prep; len(p.nodes) > 20 || len(p.sessions[9].created) > 10 || p.InFlight() > 60 {
+			t.Fatalf("after %d: %d nodes, %d created, %d marks", i, len(p.nodes), len(p.sessions[9].created), p.InFlight())
+		}
+	}
+	if c := cap(h.prep.marks); c > 8192 {
+		t.Errorf("%d marks of memory", c)
+	}
+}
+
 // TestAllocationBudget: what the hot path allocates per transaction, in batches of 32.
 func TestAllocationBudget(t *testing.T) {
 	if raceEnabled {

@@ -48,11 +48,15 @@ func (g *generator) path() string {
 			"/zookeeper", "/zookeeper/config", "/zookeeper/config/x", "/zookeeper/quota", "/zookeeper/quota/x", "a/b", "/…"}
 		return bad[g.IntN(len(bad))]
 	}
+	names := generatedNames
+	if g.IntN(4) > 0 { // a crowded corner: nodes there come, get children, lose them and go
+		names = names[:2]
+	}
 	var b strings.Builder
 	for range 1 + g.IntN(3) {
 		b.WriteByte('/')
-		b.WriteString(generatedNames[g.IntN(len(generatedNames))])
-		if g.IntN(6) == 0 {
+		b.WriteString(names[g.IntN(len(names))])
+		if len(names) > 2 && g.IntN(6) == 0 {
 			fmt.Fprintf(&b, "%010d", g.IntN(6))
 		}
 	}
@@ -131,7 +135,7 @@ func (g *generator) request() Request {
 			r.Ops = append(r.Ops, g.op(OpSetACL, OpMulti))
 		}
 	default:
-		r = g.op(OpCreate, OpCreate, OpCreate2, OpDelete, OpDelete, OpSetData, OpSetData, OpSetACL)
+		r = g.op(OpCreate, OpCreate, OpCreate2, OpDelete, OpDelete, OpDelete, OpSetData, OpSetData, OpSetACL)
 	}
 	r.Session = id
 	if g.IntN(20) == 0 {

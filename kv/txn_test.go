@@ -93,6 +93,10 @@ func TestTxnDecoderRefuses(t *testing.T) {
 			t.Errorf("%v: decodes with a byte too many", txn.Header.Kind)
 		}
 	}
+	spelledOut := AppendTxn(nil, &Txn{Header: TxnHeader{Kind: OpSetACL}, Ops: []TxnOp{{Op: OpSetACL, Path: "/a", ACL: []byte(encodedOpenACL)}}})
+	if _, err := DecodeTxn(spelledOut); err == nil {
+		t.Error("the open list decodes from its long form, too")
+	}
 	if _, err := DecodeTxn([]byte{TxnFormat + 1, 0, 0}); err == nil || !strings.Contains(err.Error(), "newer") {
 		t.Errorf("a newer format gives %v", err)
 	}
