@@ -275,11 +275,14 @@ func (r *Replica) absorb(zr *zab.Ready) {
 	if zr.SnapshotTurn {
 		r.takeTurn()
 	}
+	if zr.Restore != nil {
+		// A snapshot has no results: what it contains of this member's own operations is never reported. (A re-epoch
+		// over existing links can end in one.)
+		r.clients.endTerm(r)
+		r.handed = max(r.handed, zr.Restore.Zxid)
+	}
 	for i := range zr.Apply {
 		r.handed = zr.Apply[i].Through
-	}
-	if zr.Restore != nil {
-		r.handed = max(r.handed, zr.Restore.Zxid)
 	}
 	if zr.Role != nil {
 		r.roleChanged(*zr.Role)

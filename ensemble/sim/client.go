@@ -70,7 +70,7 @@ type Client struct {
 const sessionMs = 3000
 
 func (s *Sim) addClient() *Client {
-	c := &Client{sim: s, ID: len(s.clients) + 1, timeoutMs: sessionMs}
+	c := &Client{sim: s, ID: len(s.clients) + 1, timeoutMs: int32(s.between(300, sessionMs))}
 	s.clients = append(s.clients, c)
 	s.after(s.between(1, 300), nil, "client", c.act)
 	return c

@@ -268,6 +268,7 @@ func (m *Member) carryOut(rd *replica.Ready) {
 		if s.opt.Trace {
 			s.logf("%d event %s %s", m.ID, e.Kind, e.Text)
 		}
+		s.happened[e.Kind]++
 		// Ready.Role is only the newest of several changes; each is also an event.
 		if e.Kind == "role" && strings.HasPrefix(e.Text, "role=leading") {
 			m.leads(e.Text)
@@ -621,9 +622,14 @@ func (s *Sim) TakeSnapshot(id quorum.MemberID) {
 	if v.Zxid() <= m.handed.base {
 		return
 	}
+	start := v.Zxid()
+	if need, ok := m.rep.OldestNeeded(); ok {
+		start = max(m.handed.logStart, min(start, need))
+	}
 	p := &point{zxid: v.Zxid(), chain: v.Chain(), view: s.rebuilt(v)}
+	s.logf("%d snapshot %v, log from %v", id, p.zxid, start)
 	s.ghost.snapshot(m, p)
-	m.queueWrite(diskWrite{snapshot: p, logStart: p.zxid})
+	m.queueWrite(diskWrite{snapshot: p, logStart: start})
 }
 
 // rebuilt sends a view through the records of a snapshot and back.

@@ -34,7 +34,9 @@ type Result struct {
 	Snaps     int // snapshots installed
 	// Messages counts what arrived, by kind.
 	Messages map[string]int
-	Trace    []byte
+	// Events counts what the replicas told, by kind.
+	Events map[string]int
+	Trace  []byte
 }
 
 // Run carries out one schedule: random work under random faults, every property checked after every step, then all
@@ -48,6 +50,7 @@ func Run(c Schedule) (res Result) {
 		}
 		res.Err, res.Steps, res.Committed, res.Epochs, res.Ops = s.failure, s.Steps, len(s.ghost.g), len(s.ghost.epochs), s.done
 		res.Snaps, res.Trace, res.Messages = s.snaps, s.trace.Bytes(), s.arrived
+		res.Events = s.happened
 	}()
 	steps := c.Steps
 	if steps == 0 {
@@ -85,6 +88,9 @@ func NewRandom(c Schedule) *Sim {
 	opt.Observers = pick(0, 0, 0, 1)
 	window, tail, batch, stage, outstanding := pick(0, 0, 4, 16), pick(0, 0, 64, 600), pick(0, 0, 100), pick(0, 0, 200), pick(0, 0, 8)
 	rollover := uint32(pick(0, 0, 0, 15, 40))
+	if rollover > 0 { // a re-epoch begins every synchronization anew: one that takes longer than an epoch never ends
+		window, tail, batch = 0, 0, 0
+	}
 	opt.Tune = func(_ quorum.MemberID, c *replica.Config) {
 		c.InitTicks, c.SyncTicks, c.PingTicks = 20, 10, 2
 		c.WindowEntries, c.TailBytes, c.MaxBatchBytes, c.StageBytes, c.MaxOutstandingEntries = window, tail, batch, stage, outstanding
@@ -95,7 +101,7 @@ func NewRandom(c Schedule) *Sim {
 		}
 	}
 	s := New(opt)
-	s.faultEvery = pick(8, 15, 30, 60)
+	s.faultEvery = pick(8, 15, 30, 60, 150, 400)
 	if c.LoseProposals > 0 {
 		s.Lose(func(m *Message) bool {
 			p, ok := m.Zab.(*zab.Proposal)
@@ -113,7 +119,7 @@ func (s *Sim) fault() {
 	if l := s.Leader(); l != nil && s.rng.IntN(3) == 0 {
 		m = l
 	}
-	switch s.rng.IntN(20) {
+	switch s.rng.IntN(22) {
 	case 0, 1, 2:
 		s.Crash(m.ID)
 	case 3, 4, 5, 6:
@@ -156,7 +162,11 @@ func (s *Sim) fault() {
 		}
 	case 18:
 		s.crashSoon(m)
-	case 19:
+	case 19, 20:
+		if m.Up && !m.paused {
+			s.TakeSnapshot(m.ID) // and drop the log up to it: whoever is behind needs a SNAP
+		}
+	case 21:
 		if s.rng.IntN(4) == 0 { // the power goes
 			for _, x := range s.members {
 				s.Crash(x.ID)

@@ -74,6 +74,7 @@ type Sim struct {
 	failure error
 
 	arrived    map[string]int // messages by kind
+	happened   map[string]int // what the replicas told, by kind
 	trace      bytes.Buffer
 	handles    uint64
 	incs       uint64
@@ -95,7 +96,7 @@ func New(opt Options) *Sim {
 	if opt.SlowApply == 0 {
 		opt.SlowApply = 5
 	}
-	s := &Sim{opt: opt, rng: rand.New(rand.NewPCG(opt.Seed, 0x6b7664)), cuts: map[[2]quorum.MemberID]bool{}, arrived: map[string]int{}}
+	s := &Sim{opt: opt, rng: rand.New(rand.NewPCG(opt.Seed, 0x6b7664)), cuts: map[[2]quorum.MemberID]bool{}, arrived: map[string]int{}, happened: map[string]int{}}
 	s.ghost.init(s)
 	var voters, observers []quorum.MemberID
 	for i := range opt.Members + opt.Observers {

@@ -33,6 +33,7 @@ func main() {
 		events, committed, epochs, ops, snaps int
 		byProperty                            = map[string]int{}
 		messages                              = map[string]int{}
+		happened                              = map[string]int{}
 	)
 	for range max(1, *workers) {
 		wg.Go(func() {
@@ -56,6 +57,9 @@ func main() {
 				for k, n := range r.Messages {
 					messages[k] += n
 				}
+				for k, n := range r.Events {
+					happened[k] += n
+				}
 				if *trace {
 					os.Stdout.Write(r.Trace)
 				}
@@ -73,6 +77,7 @@ func main() {
 	fmt.Printf("%d schedules, %d events, %d epochs established, %d transactions committed, %d client operations, %d snapshots installed, %d failed, %.1f s\n",
 		done, events, epochs, committed, ops, snaps, failed, time.Since(began).Seconds())
 	fmt.Println("messages:", messages)
+	fmt.Println("events:", happened)
 	if failed > 0 {
 		fmt.Println("failures by property:", byProperty)
 		os.Exit(1)
