@@ -203,25 +203,32 @@ func memberEnd(m *ensemble.Member) error {
 	return fmt.Errorf("member %d ended", m.ID())
 }
 
-// stopMembers ends members in order: leadership is handed over, outstanding writes commit. A second signal cuts
-// that short. It returns nil: the process was stopped by a signal.
+// stopMembers ends members in order: leadership is handed over, outstanding writes commit. It returns nil: the
+// process was stopped by a signal.
 func stopMembers(members []*ensemble.Member, s os.Signal, again <-chan os.Signal, log *slog.Logger) error {
+	return orderly(s, again, log, func(ctx context.Context) {
+		for _, m := range members {
+			if err := m.Shutdown(ctx); err != nil {
+				log.Warn("not an orderly stop", "member", uint64(m.ID()), "error", err)
+			}
+		}
+	})
+}
+
+// orderly runs stop; a second signal cuts that short: what was acknowledged is on disk, and the process ends
+// when its command returns.
+func orderly(s os.Signal, again <-chan os.Signal, log *slog.Logger, stop func(context.Context)) error {
 	log.Info("stopping", "signal", s.String())
 	ctx, cancel := context.WithTimeout(context.Background(), handOver)
 	defer cancel()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for _, m := range members {
-			if err := m.Shutdown(ctx); err != nil {
-				log.Warn("not an orderly stop", "member", uint64(m.ID()), "error", err)
-			}
-		}
+		stop(ctx)
 	}()
 	select {
 	case <-done:
 	case s := <-again:
-		// What was acknowledged is on disk. The process ends with this function's return.
 		log.Warn("stopping at once", "signal", s.String())
 	}
 	return nil
