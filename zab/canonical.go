@@ -180,6 +180,7 @@ func (c *canonical) learner(f *learner) {
 	}
 	c.num(uint64(f.leader), uint64(f.link), f.attempt, uint64(f.stage), uint64(f.epoch), uint64(f.inc))
 	c.bool(f.retry)
+	c.num(uint64(f.refused))
 	c.bool(f.known)
 	c.ref(f.install)
 	c.zxid(f.truncate)

@@ -29,8 +29,11 @@ type Config struct {
 
 	// InitTicks bounds, in ticks without progress, discovery and synchronization; default 40.
 	InitTicks int
-	// SyncTicks bounds silence, unacked proposals and unfinished own writes in broadcast; default 20.
+	// SyncTicks bounds silence: a leader's without a quorum, a learner's without its leader; default 20.
 	SyncTicks int
+	// StallTicks bounds what waits for a disk: the leader's own unfinished write, a learner's oldest unacked
+	// proposal; at least SyncTicks, default 5 times that.
+	StallTicks int
 	// PingTicks is the distance of PING rounds; default a quarter of SyncTicks, at least 1.
 	PingTicks int
 
@@ -87,6 +90,7 @@ func defaultInt(p *int, v int) {
 func (c Config) withDefaults() (Config, error) {
 	defaultInt(&c.InitTicks, 40)
 	defaultInt(&c.SyncTicks, 20)
+	defaultInt(&c.StallTicks, 5*c.SyncTicks)
 	defaultInt(&c.PingTicks, max(1, c.SyncTicks/4))
 	defaultInt(&c.TailBytes, 16<<20)
 	defaultInt(&c.WindowBytes, 8<<20)
@@ -125,6 +129,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.PingTicks > c.SyncTicks {
 		bad("PingTicks %d exceeds SyncTicks %d", c.PingTicks, c.SyncTicks)
+	}
+	if c.StallTicks < c.SyncTicks {
+		bad("StallTicks %d is less than SyncTicks %d", c.StallTicks, c.SyncTicks)
 	}
 	if c.RolloverCounter < 2 {
 		bad("RolloverCounter is %d, must be at least 2", c.RolloverCounter)

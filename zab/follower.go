@@ -33,6 +33,7 @@ type learner struct {
 	link    LinkID // 0: none
 	attempt uint64
 	retry   bool // dial again at the next tick
+	refused int  // dials that failed in a row
 	known   bool // LEADERINFO was received in this term: the leader did lead
 	stage   learnerStage
 
@@ -57,7 +58,7 @@ type learner struct {
 	ackSent       kv.Zxid
 	syncs         []uint64
 
-	heard int // tick of the newest sign of life that counts at this stage
+	heard int // tick of the newest message, or of the newest progress while history is transferred
 }
 
 // startLearning begins phase 1 as a learner.
@@ -84,17 +85,22 @@ func (p *Peer) ConnectFailed(attempt uint64) {
 		return
 	}
 	p.dirty = true
-	if f.known {
-		p.Look("the leader is gone")
+	f.refused++
+	if f.known || f.refused >= dialAttempts {
+		p.leave("leader %d cannot be reached", f.leader)
 		return
 	}
-	f.retry = true // it may not have finished the election yet
+	f.retry = true
 }
+
+// dialAttempts is how often in a row a dial may fail. A member that has not finished the election yet takes the link
+// all the same, so a failing dial means that it is gone or out of reach (zab-rules g 8).
+const dialAttempts = 4
 
 // learnerLinked opens the link with FOLLOWERINFO (phase 1, step 1).
 func (p *Peer) learnerLinked(link LinkID) {
 	f := p.learn
-	f.link, f.stage, f.retry = link, learnInfo, false
+	f.link, f.stage, f.retry, f.refused, f.heard = link, learnInfo, false, 0, p.now
 	a := p.durable.Accepted
 	p.send(f.leader, link, &FollowerInfo{
 		Accepted: a.Epoch, PromisedTo: a.To, ConfigVersion: p.cfg.Members.Version, Protocol: p.cfg.Protocol, Format: p.cfg.Format,
@@ -277,6 +283,10 @@ func (p *Peer) onTrunc(m *Trunc) {
 	}
 	d := &p.durable
 	at, chain, ok := p.locate(m.To)
+	applied := p.applying
+	if p.restore != nil {
+		applied = p.restore.Zxid // the tree is about to restart from there
+	}
 	switch {
 	case m.To < d.Base:
 		p.needSnapshot("TRUNC to %s, below the base %s", m.To, d.Base)
@@ -285,8 +295,8 @@ func (p *Peer) onTrunc(m *Trunc) {
 	case chain != m.Chain:
 		p.event("alarm", "leader=%d digests differ at %s", f.leader, m.To)
 		p.needSnapshot("TRUNC to %s, where the digests differ", m.To)
-	case m.To < p.applying:
-		p.event("alarm", "leader=%d would drop committed entries after %s, applied %s", f.leader, m.To, p.applying)
+	case m.To < applied:
+		p.event("alarm", "leader=%d would drop committed entries after %s, applied %s", f.leader, m.To, applied)
 		p.leave("TRUNC to %s would drop committed entries", m.To)
 	default:
 		if m.To < p.last {
@@ -600,9 +610,11 @@ func (p *Peer) flushLearner() {
 // tickLearner checks the deadlines of a learner.
 func (p *Peer) tickLearner() {
 	f := p.learn
-	limit := p.cfg.InitTicks
-	if f.stage == learnServing {
-		limit = p.cfg.SyncTicks
+	limit := p.cfg.SyncTicks // a leader pings in every phase
+	switch f.stage {
+	case learnRefused, learnSnapshot, learnHistory, learnPromising, learnProving: // transfer, or the own disk
+		limit = p.cfg.InitTicks
+	case learnDialing, learnInfo, learnAcked, learnProven, learnServing:
 	}
 	if p.now-f.heard > limit {
 		p.leave("nothing from leader %d within %d ticks, at %s", f.leader, limit, f.stage)

@@ -254,12 +254,12 @@ func (p *Peer) tickLeader() {
 			return
 		}
 	}
-	if p.stage != Broadcast && p.now-l.progressAt > p.cfg.InitTicks {
-		p.Look("no progress towards an established epoch within the init limit")
+	if p.stage != Broadcast && p.now-l.progressAt > p.phaseLimit() {
+		p.Look("no progress towards an established epoch in " + p.stage.String())
 		return
 	}
-	if len(p.inflight) > 0 && p.now-p.inflight[0].born > p.cfg.SyncTicks {
-		p.Look("own disk did not finish a write within the sync limit")
+	if len(p.inflight) > 0 && p.now-p.inflight[0].born > p.cfg.StallTicks {
+		p.Look("own disk did not finish a write within the stall limit")
 		return
 	}
 	if p.hungAlone() {
@@ -275,6 +275,16 @@ func (p *Peer) tickLeader() {
 	}
 }
 
+// phaseLimit bounds a phase without progress. Discovery moves a few small messages and one write: if the learners that
+// voted for this member do not come, or do not answer, they are somewhere else, and waiting out the init limit, made for
+// the transfer of a history, would only keep the ensemble down.
+func (p *Peer) phaseLimit() int {
+	if p.stage == Discovery {
+		return min(p.cfg.InitTicks, 3*p.cfg.SyncTicks)
+	}
+	return p.cfg.InitTicks
+}
+
 // tickLink closes one learner's link when it has failed (zab-rules c, timeouts).
 func (p *Peer) tickLink(pr *progress) {
 	switch pr.stage {
@@ -283,8 +293,8 @@ func (p *Peer) tickLink(pr *progress) {
 			p.dropLink(pr, "silent for the sync limit")
 			return
 		}
-		if at, ok := pr.window.oldest(); ok && p.now-at > p.cfg.SyncTicks {
-			p.dropLink(pr, "oldest proposal unacked for the sync limit")
+		if at, ok := pr.window.oldest(); ok && p.now-at > p.cfg.StallTicks {
+			p.dropLink(pr, "oldest proposal unacked for the stall limit")
 		}
 	case linkInfo, linkAcked:
 		pr.progressAt = p.now // waits for this side

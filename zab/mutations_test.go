@@ -23,7 +23,7 @@ func TestMutationsAreCaught(t *testing.T) {
 			case special && testing.Short():
 				t.Skip("caught by the directed TestMutationRecencyByZxidOnly")
 			case !special:
-				limit = int64(*flagRuns)
+				limit = max(3000, runs())
 			}
 			var m Mutations
 			reflect.ValueOf(&m).Elem().Field(i).SetBool(true)

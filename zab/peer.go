@@ -477,6 +477,11 @@ func (p *Peer) Applied(z kv.Zxid) {
 func (p *Peer) SnapshotTaken(z kv.Zxid, chain uint64, logStart kv.Zxid, logStartChain uint64) {
 	d := &p.durable
 	if z > d.Base && z <= d.Last {
+		if at, c, ok := p.locate(z); !ok || at != z || c != chain {
+			p.dirty = true
+			p.event("alarm", "snapshot at %s is not of this log", z)
+			return
+		}
 		d.Base, d.BaseChain = z, chain
 	}
 	if logStart > d.LogStart && logStart <= d.Base {

@@ -13,7 +13,7 @@ import (
 
 var (
 	flagSeed = flag.Int64("seed", -1, "replay one random schedule")
-	flagRuns = flag.Int("runs", 4000, "number of random schedules")
+	flagRuns = flag.Int("runs", 0, "number of random schedules; default 3000, with -short 800")
 )
 
 // schedule is one short random run: an arbitrary oracle elects anybody, links break and lose messages, disks
@@ -317,6 +317,16 @@ func runSchedule(seed int64, mut Mutations, verbose bool) *schedule {
 	return s
 }
 
+func runs() int64 {
+	switch {
+	case *flagRuns > 0:
+		return int64(*flagRuns)
+	case testing.Short():
+		return 800
+	}
+	return 3000
+}
+
 // TestRandomSchedules checks P1-P5, P7-P14, P16, P21 and P22 on every step of thousands of short runs, and that each
 // run ends in agreement once the faults stop.
 func TestRandomSchedules(t *testing.T) {
@@ -325,7 +335,7 @@ func TestRandomSchedules(t *testing.T) {
 			yield(*flagSeed)
 			return
 		}
-		for i := range int64(*flagRuns) {
+		for i := range runs() {
 			if !yield(i) {
 				return
 			}
