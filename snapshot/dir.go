@@ -68,6 +68,9 @@ func OpenDir(path string, o Options) (*Dir, error) {
 	if err := os.MkdirAll(path, 0o755); err != nil {
 		return nil, fmt.Errorf("snapshot: %w", err)
 	}
+	if err := syncDir(filepath.Dir(path)); err != nil { // a point may be referenced only if its directory survives too
+		return nil, err
+	}
 	d := &Dir{path: path, o: o, log: o.Logger}
 	left, err := filepath.Glob(filepath.Join(path, writePattern))
 	if err != nil {
@@ -201,14 +204,14 @@ func (d *Dir) adopt(tmp string, f File) error {
 	if err := d.step("renamed"); err != nil {
 		return err
 	}
-	if err := d.syncDir(); err != nil {
+	if err := syncDir(d.path); err != nil {
 		return err
 	}
 	return d.step("directory synced")
 }
 
-func (d *Dir) syncDir() error {
-	dir, err := os.Open(d.path)
+func syncDir(path string) error {
+	dir, err := os.Open(path)
 	if err != nil {
 		return fmt.Errorf("snapshot: %w", err)
 	}
@@ -256,7 +259,7 @@ func (d *Dir) Retain(points []Point) error {
 		removed++
 	}
 	if removed > 0 {
-		errs = append(errs, d.syncDir())
+		errs = append(errs, syncDir(d.path))
 	}
 	return errors.Join(errs...)
 }

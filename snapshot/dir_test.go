@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
@@ -444,6 +445,26 @@ func TestPauseLeavesTheShare(t *testing.T) {
 	if _, err := OpenDir(t.TempDir(), Options{CPUShare: 1.5}); err == nil {
 		t.Error("a share above 1 is accepted")
 	}
+}
+
+// The writer's sleep takes as long as asked, in virtual time, and ends at once with the context.
+func TestRestEndsWithContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		if err := rest(t.Context(), time.Hour); err != nil || time.Since(start) != time.Hour {
+			t.Errorf("rested %v, %v", time.Since(start), err)
+		}
+		boom := errors.New("boom")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		time.AfterFunc(time.Minute, func() { cancel(boom) })
+		start = time.Now()
+		if err := rest(ctx, time.Hour); !errors.Is(err, boom) || time.Since(start) != time.Minute {
+			t.Errorf("rested %v, %v", time.Since(start), err)
+		}
+		if err := rest(ctx, 0); !errors.Is(err, boom) {
+			t.Errorf("no rest: %v", err)
+		}
+	})
 }
 
 // OpenFile gives no other file than a snapshot's.

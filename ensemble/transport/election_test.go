@@ -247,3 +247,17 @@ func TestOwnNameThatDoesNotResolve(t *testing.T) {
 	until(t, "a warning per port", func() bool { return strings.Count(nd.log.String(), "cannot listen for peers") == 2 })
 	_ = nd.Close()
 }
+
+// Waits double from lo to hi, each between half and all of its step, and start again after a reset.
+func TestBackoff(t *testing.T) {
+	b := backoff{lo: 50 * time.Millisecond, hi: time.Second}
+	for range 3 {
+		for _, step := range []time.Duration{50, 100, 200, 400, 800, 1000, 1000} {
+			step *= time.Millisecond
+			if d := b.next(); d < step/2 || d > step {
+				t.Errorf("waits %v at step %v", d, step)
+			}
+		}
+		b.reset()
+	}
+}

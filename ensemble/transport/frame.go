@@ -29,8 +29,9 @@ const (
 	growStep = 1 << 20
 	// slabBytes is the block that small frames are cut from: one allocation for many.
 	slabBytes = 32 << 10
-	// pooledBytes is the largest buffer kept for reuse.
-	pooledBytes = 256 << 10
+	// pooledBytes is the largest buffer kept for reuse. A recycled buffer may end up under a tiny message, and queues count
+	// what is really held, so large buffers in the pool would fill queues with air.
+	pooledBytes = 8 << 10
 )
 
 // errFrame matches every malformed frame.
@@ -55,6 +56,9 @@ func newFrame(kind byte) *frame {
 
 // seal writes the length once the body is complete.
 func (f *frame) seal() { binary.BigEndian.PutUint32(f.buf, uint32(len(f.buf)-4)) }
+
+// held is the memory that the frame keeps while it waits.
+func (f *frame) held() int { return cap(f.buf) }
 
 func (f *frame) retain() { f.refs.Add(1) }
 

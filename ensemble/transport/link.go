@@ -53,7 +53,7 @@ type link struct {
 
 	mu      sync.Mutex
 	queue   []*frame // under mu, as all below
-	waiting int      // bytes in queue and in the flush under way
+	waiting int      // memory held by queue and the flush under way, bytes
 	frames  int      // likewise
 	closing bool     // no more is queued; the writer says goodbye and half-closes
 	reason  string   // of the goodbye
@@ -248,7 +248,7 @@ func (l *link) push(f *frame) {
 		l.mu.Unlock()
 		return
 	}
-	if l.frames >= l.t.o.Limits.MaxQueueFrames || l.frames > 0 && l.waiting+len(f.buf) > l.t.o.Limits.MaxQueueBytes {
+	if l.frames >= l.t.o.Limits.MaxQueueFrames || l.frames > 0 && l.waiting+f.held() > l.t.o.Limits.MaxQueueBytes {
 		frames, bytes := l.frames, l.waiting
 		l.mu.Unlock()
 		l.t.counters.linksOverflowed.Add(1)
@@ -258,7 +258,7 @@ func (l *link) push(f *frame) {
 	f.retain()
 	l.queue = append(l.queue, f)
 	l.frames++
-	l.waiting += len(f.buf)
+	l.waiting += f.held()
 	l.mu.Unlock()
 	poke(l.wake)
 }
@@ -273,9 +273,9 @@ func (l *link) write() {
 		closing, reason := l.closing, l.reason
 		l.mu.Unlock()
 
-		bytes := 0
+		held := 0
 		for _, f := range batch {
-			bytes += len(f.buf)
+			held += f.held()
 		}
 		queued := len(batch)
 		if queued == 0 && closing {
@@ -313,7 +313,7 @@ func (l *link) write() {
 		}
 		l.mu.Lock()
 		l.frames -= queued
-		l.waiting -= bytes
+		l.waiting -= held
 		l.mu.Unlock()
 		if err != nil {
 			l.fail(err)
