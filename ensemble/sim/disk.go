@@ -172,3 +172,105 @@ func (d *disk) oldestMs(now int64) uint32 {
 	}
 	return uint32(now - d.born[0])
 }
+
+// write queues one batch of the broadcast.
+func (m *Member) write(w *zab.Write) {
+	s := m.sim
+	d := diskWrite{w: *w}
+	if w.Install != nil {
+		d.install = m.received[w.Install.Handle]
+		if d.install == nil {
+			s.fail("P20", "member %d installs a snapshot %+v that it never received", m.ID, *w.Install)
+			return
+		}
+	}
+	m.queueWrite(d)
+}
+
+func (m *Member) queueWrite(d diskWrite) {
+	s := m.sim
+	s.ghost.handed(m, &d)
+	if err := m.handed.apply(&d, m.disk.holes); err != nil {
+		s.fail("P4", "member %d hands out a write that the log refuses: %v", m.ID, err)
+		return
+	}
+	m.disk.writes = append(m.disk.writes, d)
+	m.disk.born = append(m.disk.born, s.now)
+	m.startDisk()
+}
+
+func (s *Sim) diskDelay() int64 {
+	switch r := s.rng.IntN(32); {
+	case s.calm:
+		return 1
+	case r == 0:
+		return s.between(0, int64(s.opt.SlowDisk)*8)
+	}
+	return s.between(0, int64(s.opt.SlowDisk))
+}
+
+// startDisk begins the next sync, which takes in everything that waits at that moment.
+func (m *Member) startDisk() {
+	d := &m.disk
+	if d.running || len(d.writes) == 0 || d.mode == diskHang {
+		return
+	}
+	d.running = true
+	n := len(d.writes)
+	m.sim.after(m.sim.diskDelay(), m, "sync", func() { m.synced(n) })
+}
+
+// synced completes the first n writes of the queue.
+func (m *Member) synced(n int) {
+	s, d := m.sim, &m.disk
+	d.running = false
+	switch d.mode {
+	case diskHang:
+		return
+	case diskFail:
+		s.logf("%d stops: its disk failed", m.ID)
+		s.crash(m, s.rng.IntN(n+1))
+		return
+	}
+	seq := uint64(0)
+	for i := range n {
+		if m.crashesAt(BeforePersist, nil) {
+			return
+		}
+		w := &d.writes[i]
+		m.diskApply(w)
+		if s.failure != nil {
+			return
+		}
+		if w.w.Seq != 0 {
+			seq = w.w.Seq
+		}
+		if p := w.snapshot; p != nil {
+			m.snapping = false
+			m.rep.SnapshotTaken(p.zxid, p.chain, d.logStart, d.logStartChain)
+			m.rep.SetSnapshot(false, false)
+		}
+	}
+	d.writes = append([]diskWrite(nil), d.writes[n:]...)
+	d.born = append([]int64(nil), d.born[n:]...)
+	if m.crashesAt(AfterPersist, nil) {
+		return
+	}
+	if seq != 0 {
+		m.rep.Persisted(seq)
+	}
+	m.startDisk()
+}
+
+// diskApply makes one batch durable and checks what it did.
+func (m *Member) diskApply(w *diskWrite) {
+	before := m.sim.ghost.beforeDisk(m)
+	if err := m.disk.content.apply(w, m.disk.holes); err != nil {
+		m.sim.fail("P4", "member %d: %v", m.ID, err)
+		return
+	}
+	if w.w.Trusted {
+		m.suspect = false
+	}
+	m.sim.ghost.diskChanged(m, w, before)
+}

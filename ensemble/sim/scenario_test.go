@@ -444,3 +444,6 @@ func TestS62LockedOutMember(t *testing.T) {
 	recovered(t, s)
 	everywhere(t, s, "v", true)
 }
+
+// longSync makes members patient, so that a pause of the leader is not the end of its reign.
+func longSync(_ quorum.MemberID, c *replica.Config) { c.SyncTicks = 1000 }
