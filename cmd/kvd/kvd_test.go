@@ -501,11 +501,9 @@ func TestServeAndInspect(t *testing.T) {
 
 // Three processes by ordinary configuration files, as in ZooKeeper's documentation.
 func TestServeEnsemble(t *testing.T) {
-	var servers, hosts []string
-	var addrs []string
+	var servers, addrs []string
 	for id := 1; id <= 3; id++ {
 		host := fmt.Sprintf("127.0.77.%d", id)
-		hosts = append(hosts, host)
 		client := freePort(t, host)
 		addrs = append(addrs, net.JoinHostPort(host, strconv.Itoa(client)))
 		learner, election := freePort(t, host), freePort(t, host)

@@ -41,9 +41,6 @@ type family struct {
 	moot func(key, value string) bool
 }
 
-// ownPrefix begins kvd's own keys.
-const ownPrefix = "kvd."
-
 var no = []string{"false", "no", "0", ""}
 
 // keys is the table. Order is that of the reference's sections.

@@ -244,6 +244,9 @@ func (l *line) cluster(word string) []string {
 	var out []string
 	for i, r := range letters {
 		_, f := l.find(string(r))
+		if f == nil && len(l.path) == 0 {
+			f = l.findEarly(string(r))
+		}
 		if f == nil || takesValue(f) && i != len(letters)-1 {
 			return nil
 		}
