@@ -57,7 +57,8 @@ type inChunk struct {
 }
 
 // StreamSnapshot sends the files of point, read from src, to the other side of link, and goes on where an earlier stream of the same
-// files stopped. It returns at once; Handler.SnapshotSent is called exactly once, SnapshotProgress while it moves. One stream per link at a time.
+// files stopped. It returns at once; Handler.SnapshotSent is called exactly once (except while closing), SnapshotProgress while it moves. One
+// stream per link at a time. The files are opened on the stream's goroutine: point must stay referenced until SnapshotSent.
 func (t *Transport) StreamSnapshot(id zab.LinkID, point snapshot.Point, src snapshot.Store) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
