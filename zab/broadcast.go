@@ -139,7 +139,7 @@ func (p *Peer) flushLeader() {
 	p.flushSyncs()
 	switch {
 	case l.resigning && p.committed == p.last:
-		p.resignNow()
+		p.Look("resigned")
 	case l.wantEpoch != 0: // behind the last COMMITs of the old one
 		p.maybeReepoch()
 	}

@@ -27,7 +27,7 @@ func (p *Peer) AppendCanonical(dst []byte) []byte {
 		c.ref(w.install)
 	}
 	c.num(p.nextSeq, uint64(p.last), p.lastChain)
-	c.num(uint64(p.tail.start), p.tail.startChain, uint64(p.tail.count), uint64(p.tail.bytes))
+	c.num(uint64(p.tail.start), p.tail.startChain, uint64(p.tail.count), uint64(p.tail.bytes)) // newest only decides where a Write is split
 	for _, chunk := range p.tail.chunks {
 		for i := range chunk {
 			c.entry(&chunk[i])

@@ -21,7 +21,7 @@
 // # Where to read
 //
 // discovery.go is phase 1 at both sides, sync.go the synchronization table, leader.go and follower.go the two
-// roles, broadcast.go the hot path (propose, stream, ack, commit), progress.go one learner as the leader sees it,
+// roles, adopt.go how a learner takes over the leader's history, broadcast.go the hot path (propose, stream, ack, commit), progress.go one learner as the leader sees it,
 // reepoch.go the change of epoch over existing links, tail.go the entries in memory.
 //
 // # Pull-shaped streams

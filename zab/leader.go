@@ -267,7 +267,7 @@ func (p *Peer) tickLeader() {
 		return
 	}
 	if l.resigning && p.now-l.resignSince > p.cfg.SyncTicks {
-		p.resignNow()
+		p.Look("resigned")
 		return
 	}
 	if p.now-l.pingedAt >= p.cfg.PingTicks {
@@ -342,11 +342,4 @@ func (p *Peer) Resign() {
 	}
 	p.dirty = true
 	l.resigning, l.resignSince = true, p.now
-}
-
-func (p *Peer) resignNow() {
-	for _, pr := range p.leader.links {
-		p.send(pr.peer, pr.link, &Resign{Epoch: p.leader.epoch})
-	}
-	p.Look("resigned")
 }

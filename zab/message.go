@@ -169,7 +169,7 @@ type Received struct {
 	Zxid  kv.Zxid
 }
 
-// Resign announces that the leader steps down on purpose; learners elect at once.
+// Resign is the last word of a leader that gives up, on purpose or not; learners elect at once.
 type Resign struct{ Epoch kv.Epoch }
 
 // Refuse tells the other side why its link is being closed (version, membership), by name.

@@ -176,6 +176,10 @@ func (p *Peer) Look(reason string) {
 	p.dirty = true
 	if l := p.leader; l != nil {
 		for _, pr := range l.links {
+			// Told, they elect at once; else they would dial again and wait for a leader that is none.
+			if !pr.inTransfer() {
+				p.send(pr.peer, pr.link, &Resign{Epoch: l.epoch})
+			}
 			p.closeLink(pr.peer, pr.link, reason)
 		}
 		for _, s := range l.syncs {

@@ -10,6 +10,9 @@ import (
 // handed out in a Ready or a Proposal stays valid and unchanged for as long as anybody holds it.
 const chunkEntries = 512
 
+// chunkBytes closes a chunk early: whole chunks are what can be evicted, and 512 large payloads would be a lot.
+const chunkBytes = 1 << 20
+
 // entryOverhead is what an entry counts for in byte limits beside its payload.
 const entryOverhead = 32
 
@@ -24,6 +27,7 @@ type tail struct {
 	chunks     [][]kv.Entry
 	bytes      int
 	count      int
+	newest     int // bytes in the newest chunk
 }
 
 func (t *tail) reset(start kv.Zxid, chain uint64) {
@@ -34,14 +38,17 @@ func (t *tail) reset(start kv.Zxid, chain uint64) {
 // caller extends its own slice of the same chunk. fresh is true if e is the first of a chunk.
 func (t *tail) add(e kv.Entry) (chunk []kv.Entry, fresh bool) {
 	n := len(t.chunks)
-	if n == 0 || len(t.chunks[n-1]) == cap(t.chunks[n-1]) {
+	if n == 0 || len(t.chunks[n-1]) == cap(t.chunks[n-1]) || t.newest >= chunkBytes {
 		t.chunks = append(t.chunks, make([]kv.Entry, 0, chunkEntries))
+		t.newest = 0
 		n++
 		fresh = true
 	}
 	c := append(t.chunks[n-1], e)
 	t.chunks[n-1] = c
-	t.bytes += entryBytes(&e)
+	size := entryBytes(&e)
+	t.bytes += size
+	t.newest += size
 	t.count++
 	return c, fresh
 }
@@ -168,6 +175,7 @@ func (t *tail) truncate(z kv.Zxid, chain uint64) {
 		ci++
 	}
 	t.chunks = t.chunks[:ci]
+	t.newest = chunkBytes // the cut chunk takes no more
 }
 
 // evict drops whole chunks from the old end while more than maxBytes are held and everything in the chunk is

@@ -124,3 +124,17 @@ func TestTailBytesAreExact(t *testing.T) {
 		t.Errorf("bytes %d, want %d; start %s", tl.bytes, sum, tl.start)
 	}
 }
+
+// TestLargePayloadsAreEvicted: the memory held does not depend on the number of entries in a chunk.
+func TestLargePayloadsAreEvicted(t *testing.T) {
+	var tl tail
+	tl.reset(0, kv.ChainSeed())
+	payload := make([]byte, 512<<10)
+	for z := kv.MakeZxid(1, 1); z <= kv.MakeZxid(1, 200); z++ {
+		tl.add(kv.Entry{Zxid: z, Payload: payload})
+		tl.evict(z, 4<<20)
+		if tl.bytes > 4<<20+chunkBytes+len(payload)+1000 {
+			t.Fatalf("%d MiB held at %s", tl.bytes>>20, z)
+		}
+	}
+}
