@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"errors"
 	"fmt"
 
 	"kvd/fle"
@@ -55,7 +56,7 @@ type Replica struct {
 // an ensemble. It fails if cfg is impossible.
 func New(cfg Config, st Start) (*Replica, error) {
 	cfg = cfg.withDefaults()
-	if err := cfg.validate(); err != nil {
+	if err := errors.Join(cfg.validate(), st.validate()); err != nil {
 		return nil, err
 	}
 	el := fle.New(fle.Config{

@@ -1,6 +1,8 @@
 package replica
 
 import (
+	"errors"
+
 	"kvd/kv"
 	"kvd/zab"
 )
@@ -30,4 +32,14 @@ type Start struct {
 	View func() *kv.View
 	// History is the durable log's index.
 	History zab.History
+}
+
+func (s Start) validate() error {
+	switch {
+	case s.View == nil || s.History == nil:
+		return errors.New("View and History are required")
+	case s.Identity.Run == 0 || s.Identity.Mint == [16]byte{}:
+		return errors.New("Identity.Run and Identity.Mint are required, also for a member that knows who it is")
+	}
+	return nil
 }
