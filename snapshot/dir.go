@@ -24,6 +24,8 @@ type Options struct {
 
 	// crash, when set by a test, is called between the steps; an error stops right there and leaves everything as it is.
 	crash func(step string) error
+	// sync, when set by a test, stands in for (*os.File).Sync.
+	sync func(*os.File) error
 }
 
 // Dir is a Store of bbolt files in one directory.
@@ -65,7 +67,7 @@ func OpenDir(path string, o Options) (*Dir, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
 	}
-	if err := os.MkdirAll(path, 0o755); err != nil {
+	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("snapshot: %w", err)
 	}
 	if err := syncDir(filepath.Dir(path)); err != nil { // a point may be referenced only if its directory survives too
@@ -182,8 +184,8 @@ func (d *Dir) seal(tmp string, m Meta, delta bool) (File, error) {
 		return File{}, fmt.Errorf("snapshot: %w", err)
 	}
 	defer file.Close()
-	if err := file.Sync(); err != nil {
-		return File{}, fmt.Errorf("snapshot: %w", err)
+	if err := d.syncFile(file); err != nil {
+		return File{}, err
 	}
 	if err := d.step("synced"); err != nil {
 		return File{}, err
@@ -208,6 +210,19 @@ func (d *Dir) adopt(tmp string, f File) error {
 		return err
 	}
 	return d.step("directory synced")
+}
+
+// syncFile makes a file's bytes durable. A failure is final for that file: the kernel may have dropped the pages and would report a later
+// sync as good, so the caller must delete the file and never try again with it.
+func (d *Dir) syncFile(f *os.File) error {
+	sync := d.o.sync
+	if sync == nil {
+		sync = (*os.File).Sync
+	}
+	if err := sync(f); err != nil {
+		return fmt.Errorf("snapshot: syncing: %w", err)
+	}
+	return nil
 }
 
 func syncDir(path string) error {

@@ -467,6 +467,71 @@ func TestRestEndsWithContext(t *testing.T) {
 	})
 }
 
+// A failed sync is final for its file: nothing of it is used by the next attempt, which writes or fetches all of it again.
+func TestFailedSyncIsFinal(t *testing.T) {
+	src := dirRig(t)
+	p := mustFull(t, src, 10, sampleContent())
+	boom := errors.New("boom")
+	for _, at := range []int{1, 2} { // while chunks arrive, and in Commit
+		path := t.TempDir()
+		syncs := 0
+		d := openDir(t, path, Options{SyncBytes: p.FullBytes()*2/3 + 1, sync: func(f *os.File) error {
+			if syncs++; syncs == at {
+				return boom
+			}
+			return f.Sync()
+		}})
+		r, err := d.Receive(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		in, err := src.OpenFile(p.Files[0].Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := make([]byte, p.FullBytes())
+		if _, err := in.ReadAt(all, 0); err != nil && !errors.Is(err, io.EOF) {
+			t.Fatal(err)
+		}
+		_ = in.Close()
+		cut := len(all) * 3 / 4
+		err = r.WriteChunk(0, 0, all[:cut], ChunkHash(all[:cut]))
+		if at == 2 {
+			if err == nil {
+				err = r.WriteChunk(0, int64(cut), all[cut:], ChunkHash(all[cut:]))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = r.Commit()
+		}
+		if !errors.Is(err, boom) {
+			t.Fatalf("sync %d: %v", at, err)
+		}
+		if r.Commit() == nil {
+			t.Error("committed after a failed sync")
+		}
+		if left := list(t, path); len(left) != 0 {
+			t.Errorf("sync %d left %v", at, left)
+		}
+		if r, err = d.Receive(p); err != nil || r.Have()[0] != 0 {
+			t.Fatalf("sync %d: the next attempt has %v, %v", at, r.Have(), err)
+		}
+		transfer(t, src, p, r, 1<<20, 1<<40)
+		if err := r.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		same(t, loaded(t, d, p), sampleContent())
+	}
+	failing := openDir(t, t.TempDir(), Options{sync: func(*os.File) error { return boom }})
+	if _, err := failing.WriteFull(context.Background(), Meta{Zxid: 1}, sampleContent()); !errors.Is(err, boom) {
+		t.Errorf("written without a sync: %v", err)
+	}
+	if left := list(t, failing.Path()); len(left) != 0 {
+		t.Errorf("left %v", left)
+	}
+}
+
 // OpenFile gives no other file than a snapshot's.
 func TestOpenFileStaysInside(t *testing.T) {
 	d := openDir(t, t.TempDir(), Options{})

@@ -58,7 +58,7 @@ func (r *dirReceiver) open() error {
 			r.have[i] = f.Bytes
 			continue
 		}
-		part, err := os.OpenFile(r.d.join(f.Name+receiveSuffix), os.O_RDWR|os.O_CREATE, 0o644)
+		part, err := os.OpenFile(r.d.join(f.Name+receiveSuffix), os.O_RDWR|os.O_CREATE, 0o600)
 		if err != nil {
 			return fmt.Errorf("snapshot: %w", err)
 		}
@@ -122,11 +122,19 @@ func (r *dirReceiver) WriteChunk(file int, off int64, data []byte, hash uint64) 
 	r.have[file] += int64(len(data))
 	if r.unsynced[file] += int64(len(data)); r.unsynced[file] >= r.d.o.SyncBytes { // so that Commit's sync is short
 		r.unsynced[file] = 0
-		if err := r.parts[file].Sync(); err != nil {
-			return fmt.Errorf("snapshot: %w", err)
-		}
+		return r.syncPart(file)
 	}
 	return nil
+}
+
+// syncPart syncs a part; if that fails the part is deleted and the Receiver is of no more use.
+func (r *dirReceiver) syncPart(file int) error {
+	err := r.d.syncFile(r.parts[file])
+	if err != nil {
+		_ = os.Remove(r.parts[file].Name())
+		_ = r.Close()
+	}
+	return err
 }
 
 var errReceiverClosed = errors.New("snapshot receiver closed")
@@ -154,8 +162,8 @@ func (r *dirReceiver) Commit() (err error) {
 		if err := r.d.step("received"); err != nil {
 			return err
 		}
-		if err := part.Sync(); err != nil {
-			return fmt.Errorf("snapshot: %w", err)
+		if err := r.syncPart(i); err != nil {
+			return err
 		}
 		if err := r.d.step("received file synced"); err != nil {
 			return err

@@ -44,7 +44,7 @@ const (
 // transaction holds its records in an arena that the next one reuses, and what bbolt has mapped is given back after each. bbolt's
 // own syncs are off; the file is synced every SyncBytes and at the end, and nobody looks at it before its rename.
 func (d *Dir) fill(ctx context.Context, name string, m Meta, src Source, prev *File) (err error) {
-	db, err := bolt.Open(name, 0o644, &bolt.Options{
+	db, err := bolt.Open(name, 0o600, &bolt.Options{
 		PageSize: pageBytes, NoFreelistSync: true, FreelistType: bolt.FreelistArrayType, NoSync: true, NoGrowSync: true, NoStatistics: true,
 		InitialMmapSize: 64 << 20,
 	})
