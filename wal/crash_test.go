@@ -82,6 +82,8 @@ func TestPowerCutAtFileOperations(t *testing.T) {
 			stride := 2
 			if *longFlag {
 				stride = 1
+			} else if raceDetector {
+				stride = 10
 			}
 			inj := errorfs.InjectorFunc(func(op errorfs.Op) error {
 				if !isWriteOp(op) {

@@ -106,11 +106,21 @@ func checkDamaged(t testing.TB, fs *vfs.MemFS, mod *model, where string, healIt 
 	t.Helper()
 	m, r := openMember(t, "d", small(fs))
 	if r.Suspect == "" {
-		if err := mod.matches(m.log); err != nil {
-			t.Fatalf("%s: opened as sound, but %v", where, err)
+		err := mod.matches(m.log)
+		closeErr := m.log.Close()
+		if err == nil && closeErr == nil {
+			return false
 		}
-		m.close()
-		return false
+		// The start-up check reads every block that holds something of the history. A block of deleted data or of a
+		// table's statistics may be met later; then the log dies, never answers wrongly, and the next start does not
+		// believe the store.
+		if err != nil && !errors.Is(err, ErrDamaged) || !errors.Is(closeErr, ErrDamaged) || !errors.Is(m.log.Err(), ErrDead) {
+			t.Fatalf("%s: opened as sound, but %v; close: %v", where, err, closeErr)
+		}
+		m, r = openMember(t, "d", small(fs))
+		if r.Suspect == "" || !r.Damaged {
+			t.Fatalf("%s: the finding was forgotten: %v", where, r)
+		}
 	}
 	st := m.log.State()
 	if st.Trusted || st.Suspect != r.Suspect {

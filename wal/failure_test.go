@@ -115,8 +115,10 @@ func TestEveryFailedOperationIsFinal(t *testing.T) {
 		run(t, seed, counter)
 		total := counter.ops.Load()
 		stride := int64(1)
-		if !*longFlag {
-			stride = max(1, total/160)
+		if raceDetector {
+			stride = max(1, total/25)
+		} else if !*longFlag {
+			stride = max(1, total/120)
 		}
 		for n := int64(1) + int64(seed)%stride; n <= total; n += stride {
 			t.Run(fmt.Sprintf("seed=%d/op=%d", seed, n), func(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"strings"
 	"sync"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -133,6 +134,14 @@ func (f *fence) check(op, name string, err error) error {
 func (f *fence) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	if err := f.dead(); err != nil {
 		return nil, err
+	}
+	if strings.HasPrefix(f.PathBase(name), "marker.") {
+		// Pebble names the MANIFEST in force by a marker file, and syncs the directory once, after it created both.
+		// A power cut before that may keep the marker and not the MANIFEST where directory entries are not
+		// written in order, and the store would not open. So what is there becomes durable first.
+		if err := syncDir(f, f.PathDir(name)); err != nil {
+			return nil, err
+		}
 	}
 	file, err := f.FS.Create(name, c)
 	if err != nil {

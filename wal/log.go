@@ -92,13 +92,7 @@ func Open(dir string, o Options) (*Log, Report, error) {
 	}
 	r, err := l.recover()
 	if err != nil {
-		if l.watermark != nil {
-			err = errors.Join(err, l.watermark.file.Close())
-		}
-		if l.db != nil {
-			err = errors.Join(err, closeStore(h, l.db))
-		}
-		return nil, r, fmt.Errorf("wal: open %s: %w", dir, errors.Join(err, fs.locks.release()))
+		return nil, r, fmt.Errorf("wal: open %s: %w", dir, errors.Join(err, l.release()))
 	}
 	l.done = l.cur
 	h.mu.Lock()
@@ -232,17 +226,54 @@ func (l *Log) Close() error {
 	l.mu.Lock()
 	l.closed = true
 	l.mu.Unlock()
-	l.storeMu.Lock()
-	defer l.storeMu.Unlock()
+	// Under guard: if the disk dies now, an abandoned reader or flush may hold storeMu for good.
+	_, err := guard(l.fs.health, func() (struct{}, error) {
+		l.storeMu.Lock()
+		defer l.storeMu.Unlock()
+		var err error
+		if l.watermark != nil {
+			err = errors.Join(l.watermark.file.SyncData(), l.watermark.file.Close())
+		}
+		if l.db != nil {
+			err = errors.Join(err, closeStore(l.fs.health, l.db))
+			l.db = nil
+		}
+		return struct{}{}, err
+	})
+	return errors.Join(err, l.fs.locks.release())
+}
+
+// release closes what Open or Inspect opened before it gave up.
+func (l *Log) release() error {
 	var err error
 	if l.watermark != nil {
-		err = errors.Join(l.watermark.file.SyncData(), l.watermark.file.Close())
+		err = l.watermark.file.Close()
 	}
 	if l.db != nil {
 		err = errors.Join(err, closeStore(l.fs.health, l.db))
 		l.db = nil
 	}
 	return errors.Join(err, l.fs.locks.release())
+}
+
+// Inspect says what a stopped member's directory holds, and whether it is sound, without changing anything in
+// it but lock files. The state is what Open would show. Errors as for Open.
+func Inspect(dir string, o Options) (State, Report, error) {
+	o.ensureDefaults(dir)
+	o.readOnly = true
+	fs := &fence{FS: o.FS, health: newHealth(), locks: &lockSet{}}
+	if _, err := fs.Stat(dir); err != nil {
+		return State{}, Report{}, fmt.Errorf("wal: %w", err)
+	}
+	if _, err := fs.Lock(fs.PathJoin(dir, lockName)); err != nil {
+		return State{}, Report{}, err
+	}
+	l := &Log{opts: o, fs: fs, identityPath: fs.PathJoin(dir, identityName)}
+	r, err := l.recover()
+	if err = errors.Join(err, l.release()); err != nil {
+		return State{}, r, fmt.Errorf("wal: inspect %s: %w", dir, err)
+	}
+	return l.cur.state(), r, nil
 }
 
 // setStore makes db and wm (each may be nil) the ones in use.

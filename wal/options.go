@@ -32,6 +32,8 @@ type Options struct {
 	// UnsafeNoSync makes every sync a no-op that reports success. It exists so that the power-loss test can
 	// show that it notices; it loses acknowledged writes.
 	UnsafeNoSync bool
+
+	readOnly bool // Inspect: nothing is created or repaired
 }
 
 // ensureDefaults fills zero fields.

@@ -179,6 +179,15 @@ func (l *Log) examine() (Report, error) {
 	if err != nil {
 		return r, err
 	}
+	if !exists && l.opts.readOnly {
+		l.cur = durable{meta: emptyMeta(), lastChain: kv.ChainSeed()}
+		if r.Blank = !idFound; idFound {
+			l.cur.Identity = id
+			l.cur.Suspect = fmt.Sprintf("the log store %s is missing", l.opts.LogDir)
+			r.Suspect = l.cur.Suspect
+		}
+		return r, nil
+	}
 	if !exists {
 		if err := createStore(l.fs, l.opts.LogDir, &l.opts); err != nil {
 			return r, err
@@ -217,7 +226,7 @@ func (l *Log) examine() (Report, error) {
 	l.cur = durable{meta: m, last: found.last, lastChain: found.lastChain}
 	l.index.reset(found)
 
-	wm, err := openWatermark(l.fs, l.fs.PathJoin(l.opts.LogDir, watermarkName))
+	wm, err := openWatermark(l.fs, l.fs.PathJoin(l.opts.LogDir, watermarkName), l.opts.readOnly)
 	wmDamage, err := classify(err)
 	if err != nil {
 		return r, err
@@ -256,6 +265,9 @@ func (l *Log) judge(r *Report, id Identity, idFound bool, idDamage error, metaFo
 		if cur.Accepted == 0 && cur.last == 0 && cur.Generation == 0 {
 			// The identity batch was durable and a crash came before the file was written. Nothing was promised
 			// or logged yet, so nothing can have been forgotten.
+			if l.opts.readOnly {
+				break
+			}
 			if err := writeFileAtomically(l.fs, l.identityPath, encodeIdentity(stored)); err != nil {
 				return err
 			}
@@ -325,7 +337,7 @@ func (l *Log) replaceDamaged() error {
 	if err != nil {
 		return err
 	}
-	wm, err := openWatermark(l.fs, l.fs.PathJoin(l.opts.LogDir, watermarkName))
+	wm, err := openWatermark(l.fs, l.fs.PathJoin(l.opts.LogDir, watermarkName), false)
 	if err != nil {
 		return errors.Join(err, closeStore(l.fs.health, db))
 	}

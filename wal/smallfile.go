@@ -211,7 +211,7 @@ func createWatermark(fs vfs.FS, path string) (err error) {
 
 // openWatermark reads the newest mark and opens the file for writing. One unreadable slot is what a power
 // cut during its write leaves, and the other one counts; two are damage.
-func openWatermark(fs vfs.FS, path string) (*watermark, error) {
+func openWatermark(fs vfs.FS, path string, readOnly bool) (*watermark, error) {
 	b, err := readSmallFile(fs, path, watermarkBytes+1)
 	if err != nil {
 		return nil, fmt.Errorf("ack watermark %s: %w", path, err)
@@ -235,7 +235,12 @@ func openWatermark(fs vfs.FS, path string) (*watermark, error) {
 	if bad == 2 {
 		return nil, fmt.Errorf("ack watermark %s, offsets 0 and %d: %w: bad checksums", path, slotStride, ErrDamaged)
 	}
-	if w.file, err = fs.OpenReadWrite(path, diskCategory); err != nil {
+	if readOnly {
+		w.file, err = fs.Open(path)
+	} else {
+		w.file, err = fs.OpenReadWrite(path, diskCategory)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("ack watermark %s: %w", path, err)
 	}
 	return w, nil

@@ -125,6 +125,9 @@ func (w *watch) background(err error) {
 	} else {
 		_ = w.health.fail(fmt.Errorf("pebble: background work: %w", other))
 	}
+	if w.health.failure() != nil {
+		select {} // Pebble would try again at once, for ever, on a processor of its own
+	}
 }
 
 // shortReason bounds what a nested error text may put into a record.
@@ -191,6 +194,7 @@ func pebbleOptions(fs *fence, o *Options, w *watch) *pebble.Options {
 		MaxManifestFileSize:         8 << 20,
 		CompactionConcurrencyRange:  func() (int, int) { return 1, 1 },
 		Logger:                      w,
+		ReadOnly:                    o.readOnly,
 	}
 	for i := range p.TargetFileSizes {
 		p.TargetFileSizes[i] = 16 << 20

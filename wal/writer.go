@@ -125,7 +125,7 @@ func (l *Log) afterSync(b *builder) error {
 		if err := writeFileAtomically(l.fs, path, make([]byte, watermarkBytes)); err != nil {
 			return err
 		}
-		wm, err := openWatermark(l.fs, path)
+		wm, err := openWatermark(l.fs, path, false)
 		if err != nil {
 			return err
 		}
