@@ -58,10 +58,10 @@ type remoteOp struct {
 	link zab.LinkID
 }
 
-// askedValidity is a revalidation that came before the leader could answer.
+// askedValidity is a revalidation that the leader has yet to answer. It is asked again after a change of leader.
 type askedValidity struct {
 	revalidation
-	from quorum.MemberID
+	from quorum.MemberID // this member itself: the link is 0
 	link zab.LinkID
 }
 
@@ -95,10 +95,7 @@ func (r *Replica) openLeader() {
 			return true
 		})
 	}
-	for i := range l.asked {
-		r.replyValidity(&l.asked[i])
-	}
-	l.asked = nil
+	r.answerAsked()
 	r.clients.blocked = false
 	r.refreshServing()
 }
@@ -119,12 +116,8 @@ func (r *Replica) inbound(in *zab.Inbound) {
 		}
 	case r.lead != nil && kind == payloadRevalidate:
 		if q := rd.revalidation(); !rd.bad {
-			a := askedValidity{q, in.From, in.Link}
-			if r.lead.open {
-				r.replyValidity(&a)
-			} else {
-				r.lead.asked = append(r.lead.asked, a)
-			}
+			r.lead.asked = append(r.lead.asked, askedValidity{q, in.From, in.Link})
+			r.answerAsked()
 		}
 	case r.lead == nil && kind == payloadValidity:
 		if v := rd.validity(); !rd.bad {
@@ -151,26 +144,46 @@ func (r *Replica) validated(v Revalidated) {
 	r.answer(v)
 }
 
-// validity decides about a resume. The leader's deadlines are the overlay: a session in flight is there, one
-// whose end is in flight is not.
-func (r *Replica) validity(q *revalidation, from quorum.MemberID) Revalidated {
+// validity decides about a resume. The leader's deadlines are the overlay: a session in flight is there, one whose end
+// is in flight is not. That end may still be lost with this leader, so nobody is told of it before it is applied:
+// ok is false until then.
+func (r *Replica) validity(q *revalidation, from quorum.MemberID) (v Revalidated, ok bool) {
 	l := r.lead
-	v := Revalidated{Request: q.request, Session: q.session, Validity: Gone, Fresh: max(l.openFrom, r.zab.Status().Last)}
+	v = Revalidated{Request: q.request, Session: q.session, Validity: Gone, Fresh: max(l.openFrom, r.zab.Status().Last)}
 	s := l.sessions.get(q.session)
-	switch {
-	case s == nil || slices.Contains(l.expiring, q.session):
-	case subtle.ConstantTimeCompare(s.password[:], q.password[:]) != 1:
-		v.Validity = WrongPassword
-	default:
-		v.Validity, v.TimeoutMs = Valid, r.clampTimeout(q.timeoutMs)
-		l.sessions.touch(q.session, v.TimeoutMs, from)
+	if s == nil {
+		_, ending := r.view().Session(q.session)
+		return v, !ending
 	}
-	return v
+	if subtle.ConstantTimeCompare(s.password[:], q.password[:]) != 1 {
+		v.Validity = WrongPassword
+		return v, true
+	}
+	v.Validity, v.TimeoutMs = Valid, r.clampTimeout(q.timeoutMs)
+	l.sessions.touch(q.session, v.TimeoutMs, from)
+	return v, true
 }
 
-func (r *Replica) replyValidity(a *askedValidity) {
-	v := r.validity(&a.revalidation, a.from)
-	r.zab.SendReply(a.from, a.link, appendValidity(nil, &v))
+// answerAsked answers the revalidations that can be answered now.
+func (r *Replica) answerAsked() {
+	l := r.lead
+	if !l.open || len(l.asked) == 0 {
+		return
+	}
+	keep := l.asked[:0]
+	for i := range l.asked {
+		a := &l.asked[i]
+		switch v, ok := r.validity(&a.revalidation, a.from); {
+		case !ok:
+			keep = append(keep, *a)
+		case a.from == r.cfg.ID:
+			r.validated(v)
+		default:
+			r.zab.SendReply(a.from, a.link, appendValidity(nil, &v))
+		}
+	}
+	clear(l.asked[len(keep):])
+	l.asked = keep
 }
 
 func (r *Replica) clampTimeout(ms int32) int32 {
@@ -221,9 +234,12 @@ func (r *Replica) pumpLeader() {
 		l.remote.pop()
 	}
 	for i := range c.questions {
-		r.answer(r.validity(&c.questions[i].revalidation, r.cfg.ID))
+		if q := &c.questions[i]; !q.asked {
+			q.asked = true
+			l.asked = append(l.asked, askedValidity{q.revalidation, r.cfg.ID, 0})
+		}
 	}
-	c.questions = c.questions[:0]
+	r.answerAsked()
 }
 
 // propose decodes, prepares and proposes one operation; false if zab has no room or no term, and then nothing has

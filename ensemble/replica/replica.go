@@ -179,6 +179,9 @@ func (r *Replica) Applied(z kv.Zxid, request uint64) {
 		r.event("levels", fmt.Sprintf("protocol=%d format=%d", lv.Protocol, lv.Format))
 	}
 	r.openLeader()
+	if r.lead != nil {
+		r.answerAsked()
+	}
 	r.refreshServing()
 }
 

@@ -200,7 +200,7 @@ func TestRevalidate(t *testing.T) {
 			t.Errorf("member %d: time-out %d is not clamped", nd.id, v.TimeoutMs)
 		}
 	}
-	// Its end is in flight: gone, though the tree still has it.
+	// Its end is in flight: no answer before it is applied.
 	l.hold = true
 	if err := a.r.Submit(ClientOp{Request: 2, Session: 100, Op: OpCloseSession}); err != nil {
 		t.Fatal(err)
@@ -209,8 +209,19 @@ func TestRevalidate(t *testing.T) {
 	if _, there := leader.tree.View().Session(100); !there {
 		t.Fatal("closed already")
 	}
-	if v := ask(b, 100, 7, 4000); v.Validity != Gone {
-		t.Errorf("closing: %+v", v)
+	b.answers = nil
+	b.r.Revalidate(78, 100, [16]byte{7}, 4000)
+	l.run()
+	if len(b.answers) != 0 {
+		t.Fatalf("told %v of an end that is not committed", b.answers)
+	}
+	l.hold = false
+	for _, x := range l.nodes {
+		x.r.Persisted(x.seq)
+	}
+	l.run()
+	if len(b.answers) != 1 || b.answers[0].Validity != Gone {
+		t.Errorf("closed: %v", b.answers)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"sort"
 
 	"kvd/kv"
+	"kvd/snapshot"
 	"kvd/zab"
 )
 
@@ -16,14 +17,6 @@ const (
 	diskHang          // accepts writes, completes none
 	diskFail          // the next completion is an error: the member stops
 )
-
-// point is a snapshot on a member's disk: the content at one zxid. Views are immutable, so a reference is as good as
-// a copy; the bytes of real snapshot files are tested where they are made.
-type point struct {
-	zxid  kv.Zxid
-	chain uint64
-	view  *kv.View
-}
 
 // content is what a disk holds. It has the semantics of package wal: writes are atomic and happen in order, a
 // history is contiguous, and what a crash leaves is a prefix of the writes that contains every completed one.
@@ -158,6 +151,7 @@ func (c *content) apply(w *diskWrite, holes bool) error {
 // disk is one member's disk: content that survives everything, and a queue of writes that does not.
 type disk struct {
 	content
+	store   *snapshot.Memory
 	mode    diskMode
 	writes  []diskWrite
 	born    []int64 // of each write, virtual ms
@@ -247,6 +241,7 @@ func (m *Member) synced(n int) {
 		}
 		if p := w.snapshot; p != nil {
 			m.snapping = false
+			m.retain()
 			m.rep.SnapshotTaken(p.zxid, p.chain, d.logStart, d.logStartChain)
 			m.rep.SetSnapshot(false, false)
 		}

@@ -57,11 +57,11 @@ func (g *ghost) appliedView(m *Member, v *kv.View) {
 }
 
 // restored: the tree was replaced by an installed snapshot.
-func (g *ghost) restored(m *Member, p *point) {
+func (g *ghost) restored(m *Member, p *point, v *kv.View) {
 	gm := g.of(m)
 	gm.applied, gm.appliedChain = p.zxid, p.chain
 	g.checkApplied(m)
-	g.appliedView(m, p.view)
+	g.appliedView(m, v)
 }
 
 // checkApplied is P6 for a tree that was loaded whole.
@@ -76,12 +76,12 @@ func (g *ghost) checkApplied(m *Member) {
 }
 
 // snapshot is P20 for a snapshot that a member makes itself.
-func (g *ghost) snapshot(m *Member, p *point) {
-	if i, ok := g.pos[p.zxid]; !ok || g.g[i].chain != p.chain {
-		g.sim.fail("P20", "member %d makes a snapshot at %v, which is not committed", m.ID, p.zxid)
+func (g *ghost) snapshot(m *Member, v *kv.View) {
+	if i, ok := g.pos[v.Zxid()]; !ok || g.g[i].chain != v.Chain() {
+		g.sim.fail("P20", "member %d makes a snapshot at %v, which is not committed", m.ID, v.Zxid())
 		return
 	}
-	if d, ok := g.digests[p.zxid]; ok && d != p.view.Digest() {
-		g.sim.fail("P20", "member %d: its snapshot at %v has digest %x, elsewhere %x", m.ID, p.zxid, p.view.Digest(), d)
+	if d, ok := g.digests[v.Zxid()]; ok && d != v.Digest() {
+		g.sim.fail("P20", "member %d: its snapshot at %v has digest %x, elsewhere %x", m.ID, v.Zxid(), v.Digest(), d)
 	}
 }

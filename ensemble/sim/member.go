@@ -5,6 +5,7 @@ import (
 
 	"kvd/ensemble/replica"
 	"kvd/kv"
+	"kvd/snapshot"
 	"kvd/zab"
 	"kvd/zab/quorum"
 )
@@ -33,6 +34,7 @@ type Member struct {
 	links     map[zab.LinkID]*link
 	dialling  uint64
 	received  map[uint64]*point // by SnapshotRef.Handle
+	saved     *kv.View          // the content of the newest snapshot written in this life
 	role      zab.RoleChange
 	inc       zab.Incarnation
 	serving   replica.Serving
@@ -54,7 +56,7 @@ type applyItem struct {
 }
 
 func newMember(s *Sim, id quorum.MemberID) *Member {
-	m := &Member{sim: s, ID: id, disk: disk{content: emptyContent()}}
+	m := &Member{sim: s, ID: id, disk: disk{content: emptyContent(), store: snapshot.NewMemory()}}
 	if s.opt.Fresh {
 		m.disk.unknown = true
 	} else {
@@ -91,8 +93,13 @@ func (s *Sim) TryStart(id quorum.MemberID) error {
 	m.port.start(m)
 
 	view, base := kv.NewView(), kv.Zxid(0)
+	m.saved = nil
+	m.retain()
 	if p, ok := m.disk.newestPoint(); ok {
-		view, base = p.view, p.zxid
+		if view, base = m.load(&p), p.zxid; view == nil {
+			m.Up = false
+			return nil // told already
+		}
 	}
 	m.tree = kv.NewTree(view)
 	cfg := replica.Config{
@@ -174,6 +181,7 @@ func (s *Sim) crash(m *Member, keep int) {
 	if m.disk.mode == diskHang {
 		m.disk.mode = diskOK // the operator replaced whatever hung
 	}
+	m.disk.store.Crash()
 	m.port.closeAll()
 	for _, l := range s.links {
 		if side := l.side(m); (l.dialler == m || l.acceptor == m) && l.life[side] != 0 && !l.told[side] {
@@ -250,6 +258,7 @@ func (s *Sim) Wipe(id quorum.MemberID, keepFile bool) {
 	}
 	s.logf("wipe %d", id)
 	m.disk.content = emptyContent()
+	m.disk.store = snapshot.NewMemory()
 	m.disk.unknown = true
 	m.suspect = keepFile
 	if !keepFile {

@@ -15,13 +15,13 @@ type Message struct {
 	payload []byte
 	kind    byte // of payload
 	link    *link
-	point   *point // snapshot content behind a SNAP
+	files   *files // snapshot content behind a SNAP
 }
 
 // link is one connection between a learner and a leader. Each side knows it by its own id. Both directions are
 // FIFO; a message is delivered or lost, and if it is lost so is everything after it in that direction.
 type link struct {
-	chosen            *point // the snapshot that the acceptor will stream behind its SNAP
+	chosen            *files // the snapshot that the acceptor will stream behind its SNAP
 	dialler, acceptor *Member
 	life              [2]uint64 // lives of dialler and acceptor when it was made
 	id                [2]zab.LinkID
@@ -313,8 +313,8 @@ func (s *Sim) deliver(l *link, side int) {
 	if r == nil {
 		s.received(&msg)
 		s.logf("%d<-%d %s", to.ID, from.ID, msg.Kind)
-		if msg.point != nil {
-			to.receiveSnapshot(l, side, msg.point)
+		if msg.files != nil {
+			to.receiveSnapshot(l, side, msg.files)
 		} else {
 			to.rep.PeerMessage(from.ID, l.id[1-side], msg.Zab)
 		}

@@ -1,10 +1,12 @@
 package sim
 
 import (
+	"context"
 	"fmt"
 
 	"kvd/fle"
 	"kvd/kv"
+	"kvd/snapshot"
 	"kvd/zab"
 	"kvd/zab/quorum"
 
@@ -70,7 +72,13 @@ func (s *Sim) Given(d Disk, ids ...quorum.MemberID) {
 					panic(err)
 				}
 				if e.Zxid == d.Base {
-					c.points = []point{{e.Zxid, e.Chain, tree.View()}}
+					v := tree.View()
+					p, err := m.disk.store.WriteFull(context.Background(), snapshot.Meta{Zxid: v.Zxid(), Chain: v.Chain(), Digest: v.Digest()}, records(v.Records))
+					if err != nil {
+						panic(err)
+					}
+					m.disk.store.Sync()
+					c.points = []point{{e.Zxid, e.Chain, p}}
 					c.base, c.baseChain, c.logStart, c.logStartChain = e.Zxid, e.Chain, e.Zxid, e.Chain
 					c.entries = nil
 				}
@@ -108,7 +116,7 @@ func (s *Sim) GivenCommitted(id quorum.MemberID, z kv.Zxid) {
 func (s *Sim) Elect(leader quorum.MemberID, by ...quorum.MemberID) bool {
 	s.logf("elect %d by %v", leader, by)
 	quiet := s.Drop(func(m *Message) bool {
-		return m.kind == replica.KindNotification && m.Zab == nil && m.point == nil && m.link == nil
+		return m.kind == replica.KindNotification && m.Zab == nil && m.files == nil && m.link == nil
 	})
 	defer s.Release(quiet)
 	s.round += 1000
