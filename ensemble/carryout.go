@@ -151,6 +151,7 @@ func (l *loop) startStreams(sent []zab.Outbound) {
 		}
 		if point, ok := l.chosen[sent[i].Link]; ok {
 			delete(l.chosen, sent[i].Link)
+			l.streaming[sent[i].Link] = point
 			l.net.StreamSnapshot(sent[i].Link, point, l.snaps.store)
 		}
 	}

@@ -73,7 +73,6 @@ type conn struct {
 	pending  []kv.Event // taken off events, not yet written
 	lastView *kv.View   // of the last write or sync answered, for the reads behind it
 	lastZxid kv.Zxid    // greatest zxid in a header so far
-	watchSet bool       // answering the last slot set a watch
 	names    []string   // of children, reused
 
 	// ---- under mu ----

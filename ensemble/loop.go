@@ -51,6 +51,8 @@ type loop struct {
 	nextHandle uint64
 	// chosen holds the point promised to a link until the core has put its Snap message on it.
 	chosen map[zab.LinkID]snapshot.Point
+	// streaming holds the point that is being sent on a link: its files must stay.
+	streaming map[zab.LinkID]snapshot.Point
 	// awaitingSnapshot are requests for a point while there is none.
 	awaitingSnapshot []zab.SendSnapshot
 	closing          bool // shutdown was asked for
@@ -177,12 +179,16 @@ func (e electionMessage) deliver(l *loop) {
 func (e linkUp) deliver(l *loop) { l.replica.LinkUp(e.peer, e.link, e.dialled) }
 func (e linkDown) deliver(l *loop) {
 	delete(l.chosen, e.link)
+	delete(l.streaming, e.link)
 	l.replica.LinkDown(e.peer, e.link)
 }
 func (e linkMessage) deliver(l *loop)      { l.replica.PeerMessage(e.peer, e.link, e.msg) }
 func (e connectFailed) deliver(l *loop)    { l.replica.ConnectFailed(e.attempt) }
 func (e snapshotProgress) deliver(l *loop) { l.replica.SnapshotProgress(e.link) }
-func (e snapshotSent) deliver(l *loop)     { l.replica.SnapshotSent(e.link, e.err == nil) }
+func (e snapshotSent) deliver(l *loop) {
+	delete(l.streaming, e.link)
+	l.replica.SnapshotSent(e.link, e.err == nil)
+}
 func (e snapshotReceived) deliver(l *loop) {
 	if e.err != nil {
 		l.log.Warn("snapshot not received", "error", e.err)
@@ -224,11 +230,6 @@ type historyRead struct {
 }
 
 func (e historyRead) deliver(l *loop) { l.replica.LogRead(e.link, e.after, e.entries, e.err) }
-
-// ask runs a question on the loop.
-type ask func(*loop)
-
-func (f ask) deliver(l *loop) { f(l) }
 
 // replicaKind and transportKind translate the kinds of election payloads.
 func replicaKind(transportKind byte) (byte, bool) {

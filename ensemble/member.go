@@ -188,7 +188,7 @@ func (m *Member) start() (err error) {
 		wal: m.wal, net: m.net, snaps: m.snaps, reader: m.reader, disk: m.disk, clock: clock, hello: hello,
 		stop: make(chan struct{}), done: make(chan struct{}), stopped: make(chan struct{}),
 		fail: m.fail, publish: m.publish, applied: st.view.Zxid(),
-		received: make(map[uint64]snapshot.Point), chosen: make(map[zab.LinkID]snapshot.Point),
+		received: make(map[uint64]snapshot.Point), chosen: make(map[zab.LinkID]snapshot.Point), streaming: make(map[zab.LinkID]snapshot.Point),
 	}
 	m.publish(rep.Status())
 	if m.net != nil {

@@ -222,6 +222,9 @@ func (s *snapshotter) retain(l *loop) {
 	for _, p := range l.chosen {
 		keep = append(keep, p)
 	}
+	for _, p := range l.streaming {
+		keep = append(keep, p)
+	}
 	for _, p := range l.received {
 		keep = append(keep, p)
 	}
