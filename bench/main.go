@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -65,10 +66,11 @@ func targets(c *cli.Context) error {
 		return err
 	}
 	r := &run{bins: bins, dir: dir}
-	parts := []struct {
+	type part struct {
 		name string
 		do   func() error
-	}{
+	}
+	parts := []part{
 		{"throughput", func() error { return r.throughput(c.Context, c.Duration("seconds")) }},
 		{"failover", func() error { return r.failover(c.Context, c.Int("rounds")) }},
 		{"rolling", func() error { return r.rolling(c.Context) }},
@@ -76,25 +78,23 @@ func targets(c *cli.Context) error {
 	}
 	only := map[string]bool{}
 	for p := range strings.SplitSeq(c.String("only"), ",") {
-		if p = strings.TrimSpace(p); p != "" {
-			only[p] = true
+		if p = strings.TrimSpace(p); p == "" {
+			continue
 		}
+		if !slices.ContainsFunc(parts, func(q part) bool { return q.name == p }) {
+			return fmt.Errorf("no part is called %q", p)
+		}
+		only[p] = true
 	}
 	var failed error
 	for _, p := range parts {
 		if len(only) > 0 && !only[p.name] {
 			continue
 		}
-		delete(only, p.name)
 		fmt.Fprintf(os.Stderr, "== %s\n", p.name)
 		if err := p.do(); err != nil {
 			failed = errors.Join(failed, fmt.Errorf("%s: %w", p.name, err))
 			fmt.Fprintf(os.Stderr, "  %s failed: %v\n", p.name, err)
-		}
-	}
-	for p := range only {
-		if !isPart(p) {
-			return fmt.Errorf("no part is called %q", p)
 		}
 	}
 	fmt.Printf("kvd targets, %s, %s/%s, %d cores, %s\n", time.Now().UTC().Format(time.DateOnly), runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.Version())
@@ -105,14 +105,6 @@ func targets(c *cli.Context) error {
 		failed = errors.Join(failed, fmt.Errorf("%d targets missed", n))
 	}
 	return failed
-}
-
-func isPart(name string) bool {
-	switch name {
-	case "throughput", "memory", "failover", "rolling":
-		return true
-	}
-	return false
 }
 
 // cluster makes and starts n members below a directory of their own.
