@@ -200,10 +200,15 @@ func (p *peer) knocked(instance, seenInstance, seenNonce uint64) {
 	poke(p.kick)
 }
 
-// register makes c the peer's connection; an older one is closed and its end awaited, so that reports come in turns.
+// register makes c the peer's connection; an older one is closed and its end awaited, so that reports come in turns. It returns nil for a
+// dial that a later one of the same run has overtaken: a member that was stopped for a while finds many of those at its listener.
 func (p *peer) register(c net.Conn, h hello) *electionConn {
 	conn := &electionConn{c: c, remote: h, nonce: h.nonce, wake: make(chan struct{}, 1), finished: make(chan struct{})}
 	p.mu.Lock()
+	if !p.dialler && h.instance == p.seenInstance && h.nonce < p.seenNonce {
+		p.mu.Unlock()
+		return nil
+	}
 	old := p.conn
 	p.conn = conn
 	if !p.dialler {

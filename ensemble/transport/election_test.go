@@ -210,6 +210,55 @@ func TestKnockReplacesStaleConnectionOnly(t *testing.T) {
 	}
 }
 
+// A member that was stopped wakes up with many dials at its listeners, of which the newest is alive: whatever the order in
+// which they are looked at, an older one does not replace a newer one, and a new run of the peer always does.
+func TestOvertakenDialsReplaceNothing(t *testing.T) {
+	n := newNet(t, 1, 2)
+	_, _ = n.ln[2][0].Close(), n.ln[2][1].Close()
+	nd := n.start(1, nil)
+	dial := func(p purpose, instance, nonce uint64) net.Conn {
+		port := n.peers[1].ElectionPort
+		if p == purposeLearner {
+			port = n.peers[1].LearnerPort
+		}
+		c, err := net.Dial("tcp", joinHostPort("127.0.0.1", port))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		h := hello{Hello: testHello(), purpose: p, from: 2, to: 1, instance: instance, nonce: nonce}
+		if _, err := c.Write(h.encode()); err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	for _, c := range []struct {
+		p        purpose
+		up, down string
+	}{{purposeElection, "up", "down"}, {purposeLearner, "linkup", "linkdown"}} {
+		from := len(nd.rec.all())
+		live := dial(c.p, 7, 10)
+		_, at := nd.rec.waitKind(t, from, c.up)
+		before := nd.Stats().DialsOvertaken
+		for nonce := range uint64(5) {
+			dial(c.p, 7, nonce)
+		}
+		until(t, "the old dials are dropped", func() bool { return nd.Stats().DialsOvertaken == before+5 })
+		for _, e := range nd.rec.all()[at:] {
+			if e.kind == c.up || e.kind == c.down {
+				t.Errorf("purpose %d: an old dial made a difference: %v", c.p, e)
+			}
+		}
+		_ = live.SetReadDeadline(time.Now().Add(patience))
+		if _, err := readAnswer(live); err != nil {
+			t.Errorf("purpose %d: the live connection: %v", c.p, err)
+		}
+		dial(c.p, 8, 1) // restarted
+		nd.rec.waitKind(t, at, c.down)
+		nd.rec.waitKind(t, at, c.up)
+	}
+}
+
 // A member that adopts a cluster id drops the connections that its new identity would refuse, and no others.
 func TestIdentityChangedDropsOtherClusters(t *testing.T) {
 	n := newNet(t, 1, 2, 3)

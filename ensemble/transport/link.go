@@ -44,7 +44,7 @@ type link struct {
 	peer quorum.MemberID
 	c    net.Conn
 	// remote is what the peer said about itself at the handshake.
-	remote Hello
+	remote hello
 
 	dialled bool
 	dead    chan struct{} // closed by fail: nothing more will be written
@@ -64,7 +64,8 @@ type link struct {
 }
 
 // serveLink runs a link on c in the calling goroutine until it ends.
-func (t *Transport) serveLink(c net.Conn, id quorum.MemberID, remote Hello, dialled bool) {
+func (t *Transport) serveLink(c net.Conn, remote hello, dialled bool) {
+	id := remote.from
 	l := &link{t: t, id: zab.LinkID(t.lastLink.Add(1)), peer: id, remote: remote, c: c, dialled: dialled, dead: make(chan struct{}), wake: make(chan struct{}, 1), low: make(chan *frame, 1)}
 	t.mu.Lock()
 	if t.closed {
@@ -72,9 +73,15 @@ func (t *Transport) serveLink(c net.Conn, id quorum.MemberID, remote Hello, dial
 		return
 	}
 	for _, other := range t.links {
-		if other.peer == id && !other.dialled && !dialled {
-			other.fail(ErrReplaced)
+		if other.peer != id || other.dialled || dialled {
+			continue
 		}
+		if other.remote.instance == remote.instance && other.remote.nonce > remote.nonce {
+			t.mu.Unlock() // a dial of before: it waited at the listener while this member stood still
+			t.counters.dialsOvertaken.Add(1)
+			return
+		}
+		other.fail(ErrReplaced)
 	}
 	t.links[l.id] = l
 	t.mu.Unlock()
@@ -139,7 +146,7 @@ func (t *Transport) connect(ctx context.Context, leader quorum.MemberID, attempt
 	case err != nil:
 		t.o.Handler.ConnectFailed(attempt, fmt.Errorf("connecting to leader %d at %s: %w", leader, joinHostPort(p.addr.Host, p.addr.LearnerPort), err))
 	default:
-		t.serveLink(c, leader, answer.Hello, true)
+		t.serveLink(c, answer, true)
 	}
 }
 

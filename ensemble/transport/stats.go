@@ -10,7 +10,7 @@ type counters struct {
 	linksOpened, linksOverflowed        atomic.Uint64
 	framesSent, framesEncoded           atomic.Uint64
 	bytesSent, flushes                  atomic.Uint64
-	badFrames                           atomic.Uint64
+	badFrames, dialsOvertaken           atomic.Uint64
 }
 
 // Stats are totals since New.
@@ -18,6 +18,7 @@ type Stats struct {
 	Dials, DialsFailed     uint64
 	HandshakesFailed       uint64            // ended without a hello or without an answer
 	HandshakesDropped      uint64            // too many at once
+	DialsOvertaken         uint64            // accepted late, when a newer one of the same peer was there already
 	Refused                map[string]uint64 // by cause (Verdict.String), in both directions
 	LinksOpened, LinksOpen uint64
 	LinksOverflowed        uint64 // closed because their queue was full
@@ -34,7 +35,7 @@ func (t *Transport) Stats() Stats {
 		Dials: c.dials.Load(), DialsFailed: c.dialsFailed.Load(), HandshakesFailed: c.handshakesFailed.Load(),
 		HandshakesDropped: c.handshakesDropped.Load(), Refused: map[string]uint64{}, LinksOpened: c.linksOpened.Load(),
 		LinksOverflowed: c.linksOverflowed.Load(), FramesSent: c.framesSent.Load(), FramesEncoded: c.framesEncoded.Load(),
-		BytesSent: c.bytesSent.Load(), Flushes: c.flushes.Load(), BadFrames: c.badFrames.Load(),
+		BytesSent: c.bytesSent.Load(), Flushes: c.flushes.Load(), BadFrames: c.badFrames.Load(), DialsOvertaken: c.dialsOvertaken.Load(),
 	}
 	for v := range c.refused {
 		if n := c.refused[v].Load(); n > 0 {

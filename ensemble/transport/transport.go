@@ -263,6 +263,11 @@ func (t *Transport) welcome(c net.Conn, learner bool, done func()) {
 		// Registered before the answer leaves: once the dialler knows that it is connected, so do we (knocked).
 		p := t.peers[h.from]
 		conn := p.register(c, h)
+		if conn == nil {
+			t.counters.dialsOvertaken.Add(1)
+			done()
+			return
+		}
 		_, err := c.Write(encodeAnswer(mine, Accepted, ""))
 		done()
 		_ = c.SetDeadline(time.Time{})
@@ -272,7 +277,7 @@ func (t *Transport) welcome(c net.Conn, learner bool, done func()) {
 		done()
 		_ = c.SetDeadline(time.Time{})
 		if err == nil {
-			t.serveLink(c, h.from, h.Hello, false)
+			t.serveLink(c, h, false)
 		}
 	}
 }
@@ -325,7 +330,7 @@ func (t *Transport) IdentityChanged() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, l := range t.links {
-		if r := compatible(mine, l.remote); r != nil {
+		if r := compatible(mine, l.remote.Hello); r != nil {
 			l.fail(r)
 		}
 	}
