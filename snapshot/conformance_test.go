@@ -383,8 +383,8 @@ func transfer(t testing.TB, src Store, p Point, r Receiver, chunk, limit int64) 
 	return taken
 }
 
-// A transfer that is cut goes on where it stopped, in the same process and after a restart; what the receiver has already is not
-// sent again.
+// A transfer that is cut goes on where it stopped, in the same process and after a restart; what the receiver
+// has already is not sent again.
 func TestReceiveResumes(t *testing.T) {
 	source := memoryRigOrDir // see below
 	forEachStore(t, func(t *testing.T, s *rig) {
@@ -455,8 +455,8 @@ func memoryRigOrDir(t *testing.T, like *rig) *rig {
 	return dirRig(t)
 }
 
-// Everything a hostile or broken sender can say is refused without effect; wrong bytes with right chunk hashes are found by Commit,
-// and the next attempt begins again.
+// Everything a hostile or broken sender can say is refused without effect; wrong bytes with right chunk hashes
+// are found by Commit, and the next attempt begins again.
 func TestReceiveRefusesWrongChunks(t *testing.T) {
 	forEachStore(t, func(t *testing.T, s *rig) {
 		src := memoryRigOrDir(t, s)
@@ -531,7 +531,8 @@ func TestReceiveRefusesWrongChunks(t *testing.T) {
 	})
 }
 
-// Parts of an abandoned transfer go away: with a transfer of another point, or once this member is past them by itself.
+// Parts of an abandoned transfer go away: with a transfer of another point, or once this member is past them by
+// itself.
 func TestAbandonedPartsAreRemoved(t *testing.T) {
 	forEachStore(t, func(t *testing.T, s *rig) {
 		src := memoryRigOrDir(t, s)

@@ -17,12 +17,13 @@ type Options struct {
 	// CPUShare is the part of one core that writing a file may use, between 0 and 1; the rest of the time the writer
 	// sleeps. 0 means 1: no throttling.
 	CPUShare float64
-	// SyncBytes is how much is written between syncs, so that the last one is short and the log's own syncs do not wait
-	// behind a cache full of snapshot. 0 means 32 MiB.
+	// SyncBytes is how much is written between syncs, so that the last one is short and the log's own syncs do
+	// not wait behind a cache full of snapshot. 0 means 32 MiB.
 	SyncBytes int64
 	Logger    *slog.Logger // nil: discard
 
-	// crash, when set by a test, is called between the steps; an error stops right there and leaves everything as it is.
+	// crash, when set by a test, is called between the steps; an error stops right there and leaves everything
+	// as it is.
 	crash func(step string) error
 	// sync, when set by a test, stands in for (*os.File).Sync.
 	sync func(*os.File) error
@@ -52,8 +53,8 @@ var ErrBusy = errors.New("snapshot store busy")
 // errCrash is what a test's crash hook wraps to say: stop without cleaning up.
 var errCrash = errors.New("simulated crash")
 
-// OpenDir opens the directory, creating it if needed, and removes what an interrupted write left behind. Partly received files stay: the
-// next Receive of the same point goes on with them.
+// OpenDir opens the directory, creating it if needed, and removes what an interrupted write left behind. Partly
+// received files stay: the next Receive of the same point goes on with them.
 func OpenDir(path string, o Options) (*Dir, error) {
 	if o.CPUShare < 0 || o.CPUShare > 1 {
 		return nil, fmt.Errorf("snapshot: CPUShare %v is outside 0..1", o.CPUShare)
@@ -212,8 +213,8 @@ func (d *Dir) adopt(tmp string, f File) error {
 	return d.step("directory synced")
 }
 
-// syncFile makes a file's bytes durable. A failure is final for that file: the kernel may have dropped the pages and would report a later
-// sync as good, so the caller must delete the file and never try again with it.
+// syncFile makes a file's bytes durable. A failure is final for that file: the kernel may have dropped the
+// pages and would report a later sync as good, so the caller must delete the file and never try again with it.
 func (d *Dir) syncFile(f *os.File) error {
 	sync := d.o.sync
 	if sync == nil {

@@ -69,8 +69,9 @@ func flip(t testing.TB, path string, off int64) {
 	}
 }
 
-// S23, for own snapshots and received ones: the process dies between any two steps, with what was not synced cut off or kept. After a restart the point
-// that was in charge loads, the interrupted one either loads entirely or is gone after Retain, and no leftover remains.
+// S23, for own snapshots and received ones: the process dies between any two steps, with what was not synced
+// cut off or kept. After a restart the point that was in charge loads, the interrupted one either loads
+// entirely or is gone after Retain, and no leftover remains.
 func TestCrashBetweenAnyTwoSteps(t *testing.T) {
 	before, after := sampleContent(), sampleContent()
 	after["\x01/new"] = "n"
@@ -165,7 +166,8 @@ func TestCrashBetweenAnyTwoSteps(t *testing.T) {
 	}
 }
 
-// Every class of offset: bbolt's meta pages, page heads, elements, keys, values, free space, the last byte; each flipped, and the file cut there.
+// Every class of offset: bbolt's meta pages, page heads, elements, keys, values, free space, the last byte;
+// each flipped, and the file cut there.
 func TestFlipsAndTruncationsAreTyped(t *testing.T) {
 	path := t.TempDir()
 	d := openDir(t, path, Options{})
@@ -215,8 +217,8 @@ func TestFlipsAndTruncationsAreTyped(t *testing.T) {
 	same(t, loaded(t, d, p), c)
 }
 
-// A file whose hash is right but whose content is not what we write (made by a broken member, or the disk fails under the mapping) is an
-// error, never a crash: the contents are altered and the point is made to fit.
+// A file whose hash is right but whose content is not what we write (made by a broken member, or the disk fails
+// under the mapping) is an error, never a crash: the contents are altered and the point is made to fit.
 func TestWrongContentWithRightHash(t *testing.T) {
 	path := t.TempDir()
 	d := openDir(t, path, Options{})
@@ -310,7 +312,8 @@ func TestFilesAreSoundBbolt(t *testing.T) {
 	}
 }
 
-// A directory written by the first release of the format is read by every later build; equal content gives equal bytes.
+// A directory written by the first release of the format is read by every later build; equal content gives
+// equal bytes.
 func TestGoldenFiles(t *testing.T) {
 	c := sampleContent()
 	delete(c, "\x01/big")
@@ -386,7 +389,8 @@ func TestNewerFormatIsRefused(t *testing.T) {
 	}
 }
 
-// 100,000 records: round trip, several transactions and syncs, and the memory that Load leaves mapped does not grow with the file.
+// 100,000 records: round trip, several transactions and syncs, and the memory that Load leaves mapped does not
+// grow with the file.
 func TestHundredThousandRecords(t *testing.T) {
 	d := openDir(t, t.TempDir(), Options{SyncBytes: 4 << 20})
 	p, err := d.WriteFull(context.Background(), Meta{Zxid: 1}, manyRecords(100_000))
@@ -467,7 +471,8 @@ func TestRestEndsWithContext(t *testing.T) {
 	})
 }
 
-// A failed sync is final for its file: nothing of it is used by the next attempt, which writes or fetches all of it again.
+// A failed sync is final for its file: nothing of it is used by the next attempt, which writes or fetches all
+// of it again.
 func TestFailedSyncIsFinal(t *testing.T) {
 	src := dirRig(t)
 	p := mustFull(t, src, 10, sampleContent())

@@ -14,7 +14,8 @@ var ErrDamaged = errors.New("snapshot damaged")
 // ErrBadChunk matches the refusal of a received chunk: wrong hash, wrong place, too long.
 var ErrBadChunk = errors.New("bad snapshot chunk")
 
-// ErrOrder means that a Source yielded its records out of order, a key twice, or a deletion in a full snapshot: a bug in the source.
+// ErrOrder means that a Source yielded its records out of order, a key twice, or a deletion in a full snapshot:
+// a bug in the source.
 var ErrOrder = errors.New("snapshot records out of order")
 
 // DamageError says which file is damaged and where it was noticed.

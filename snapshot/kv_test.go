@@ -10,8 +10,9 @@ import (
 	"kvd/snapshot"
 )
 
-// The tree's own records through both stores, full and as deltas: what is loaded has the zxid, the chain and the digest of the
-// view that was written, at each of many points of a random history (P20, and S25: a snapshot is exactly its label).
+// The tree's own records through both stores, full and as deltas: what is loaded has the zxid, the chain and
+// the digest of the view that was written, at each of many points of a random history (P20, and S25: a snapshot
+// is exactly its label).
 func TestTreeThroughSnapshots(t *testing.T) {
 	dir, err := snapshot.OpenDir(t.TempDir(), snapshot.Options{})
 	if err != nil {

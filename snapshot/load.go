@@ -15,8 +15,8 @@ import (
 // releaseEvery is how many bytes of records are yielded between two calls of releaseMapped.
 const releaseEvery = 4 << 20
 
-// Load implements Store. The files are merged on the fly: each has its cursor, and of several records with one key the one of the newest file
-// counts.
+// Load implements Store. The files are merged on the fly: each has its cursor, and of several records with one
+// key the one of the newest file counts.
 func (d *Dir) Load(p Point, yield func(Record) error) error {
 	if err := d.Verify(p); err != nil {
 		return err
@@ -75,8 +75,9 @@ func (o *openFile) close() {
 	_ = o.db.Close()
 }
 
-// guard runs fn, which touches mapped memory. A fault or a panic of bbolt (a file that hashes right but was not written by
-// us, or a disk that fails under the mapping) becomes a *DamageError instead of the end of the process.
+// guard runs fn, which touches mapped memory. A fault or a panic of bbolt (a file that hashes right but was not
+// written by us, or a disk that fails under the mapping) becomes a *DamageError instead of the end of the
+// process.
 func guard(name string, fn func() error) (err error) {
 	old := debug.SetPanicOnFault(true)
 	defer func() {
@@ -152,7 +153,8 @@ func metaNumber(b *bolt.Bucket, key []byte) (uint64, bool) {
 	return binary.BigEndian.Uint64(v), true
 }
 
-// run returns one bucket of the file as a sequence for merge, and checks what bbolt itself does not: number and shape.
+// run returns one bucket of the file as a sequence for merge, and checks what bbolt itself does not: number and
+// shape.
 func (o *openFile) run(bucket []byte, rank int, want uint64) *run {
 	var cursor *bolt.Cursor
 	var seen uint64
@@ -183,8 +185,8 @@ func (o *openFile) run(bucket []byte, rank int, want uint64) *run {
 	return r
 }
 
-// guardYield is guard for a function that calls the caller's yield in between: the caller's errors come back as they are and its panics
-// stay panics.
+// guardYield is guard for a function that calls the caller's yield in between: the caller's errors come back as
+// they are and its panics stay panics.
 func guardYield(name string, yield func(Record) error, fn func(func(Record) error) error) error {
 	yielding := false
 	var theirs any

@@ -14,9 +14,9 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// Memory is a Store without files, for the simulator and the in-memory mode. What a crash leaves is explicit: everything is
-// lost that the last Sync did not cover. In the simulator a point counts as durable when its Sync has been called, where Dir's writes return only
-// then. It is deterministic: equal calls give equal files.
+// Memory is a Store without files, for the simulator and the in-memory mode. What a crash leaves is explicit:
+// everything is lost that the last Sync did not cover. In the simulator a point counts as durable when its Sync
+// has been called, where Dir's writes return only then. It is deterministic: equal calls give equal files.
 type Memory struct {
 	mu         sync.Mutex
 	files      map[string][]byte // finished files; contents are never changed in place; under mu, as all below
@@ -81,7 +81,8 @@ func (s *Memory) Remove(name string) {
 	delete(s.safeFiles, name)
 }
 
-// Flip inverts the lowest bit of the byte at off of a file, durably: a fault to inject. An offset beyond the end does nothing.
+// Flip inverts the lowest bit of the byte at off of a file, durably: a fault to inject. An offset beyond the
+// end does nothing.
 func (s *Memory) Flip(name string, off int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

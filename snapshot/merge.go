@@ -25,8 +25,9 @@ func (r *run) step() error {
 	return nil
 }
 
-// merge yields the newest state of every key, in key order, without the deleted ones. There are few runs (NeedFull), so the least key is found by
-// looking at all of them; a single run, the common case, costs no comparison but its own order check.
+// merge yields the newest state of every key, in key order, without the deleted ones. There are few runs
+// (NeedFull), so the least key is found by looking at all of them; a single run, the common case, costs no
+// comparison but its own order check.
 func merge(runs []*run, yield func(Record) error) error {
 	for _, r := range runs {
 		if err := r.step(); err != nil {

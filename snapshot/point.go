@@ -49,7 +49,8 @@ type Meta struct {
 	Digest uint64
 }
 
-// File is one file of a point. Name is derived from the other values and the file's zxid. The order of the fields is part of the format.
+// File is one file of a point. Name is derived from the other values and the file's zxid. The order of the
+// fields is part of the format.
 type File struct {
 	Name  string
 	Bytes int64
@@ -137,9 +138,9 @@ func parseFileName(name string) (z kv.Zxid, hash uint64, delta, ok bool) {
 	return z, hash, delta, fileName(z, hash, delta) == name // upper-case digits are not ours
 }
 
-// Validate checks that p could have been made by a Store: names agree with content, the first file is the only full
-// one, zxids do not fall, the last is the point's own, and lengths are possible. It accepts nothing that could lead outside of
-// a store's directory. The error says what is wrong.
+// Validate checks that p could have been made by a Store: names agree with content, the first file is the only
+// full one, zxids do not fall, the last is the point's own, and lengths are possible. It accepts nothing that
+// could lead outside of a store's directory. The error says what is wrong.
 func (p Point) Validate() error {
 	if len(p.Files) == 0 {
 		return errors.New("snapshot point without files")

@@ -21,7 +21,8 @@ func (t *Trigger) EnsureDefaults() {
 	}
 }
 
-// Due reports whether a new point is due: logBytes and entries were logged since the last point last (zero: none yet).
+// Due reports whether a new point is due: logBytes and entries were logged since the last point last (zero:
+// none yet).
 func (t Trigger) Due(logBytes int64, entries uint64, last Point) bool {
 	return entries >= t.MinEntries && logBytes >= max(t.MinLogBytes, last.FullBytes()/t.FullFraction)
 }

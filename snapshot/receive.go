@@ -6,8 +6,9 @@ import (
 	"os"
 )
 
-// Receive implements Store. Files under way are called NAME.part, so that another attempt, also after a restart, finds what it already has; whether
-// those bytes are right is decided by the whole file's hash in Commit.
+// Receive implements Store. Files under way are called NAME.part, so that another attempt, also after a
+// restart, finds what it already has; whether those bytes are right is decided by the whole file's hash in
+// Commit.
 func (d *Dir) Receive(p Point) (Receiver, error) {
 	if err := p.Validate(); err != nil {
 		return nil, err

@@ -41,8 +41,9 @@ const (
 // fill writes the content of one file.
 //
 // Records come in key order and go into transactions of bounded size, so memory does not grow with the tree: a
-// transaction holds its records in an arena that the next one reuses, and what bbolt has mapped is given back after each. bbolt's
-// own syncs are off; the file is synced every SyncBytes and at the end, and nobody looks at it before its rename.
+// transaction holds its records in an arena that the next one reuses, and what bbolt has mapped is given back
+// after each. bbolt's own syncs are off; the file is synced every SyncBytes and at the end, and nobody looks at
+// it before its rename.
 func (d *Dir) fill(ctx context.Context, name string, m Meta, src Source, prev *File) (err error) {
 	db, err := bolt.Open(name, 0o600, &bolt.Options{
 		PageSize: pageBytes, NoFreelistSync: true, FreelistType: bolt.FreelistArrayType, NoSync: true, NoGrowSync: true, NoStatistics: true,
@@ -60,8 +61,8 @@ func (d *Dir) fill(ctx context.Context, name string, m Meta, src Source, prev *F
 			err = fmt.Errorf("snapshot: %w", cerr)
 		}
 	}()
-	// bbolt reads back through its mapping what it has written: guard turns a disk that fails there into an error. Around
-	// each call, not around the source, whose own panics are its own.
+	// bbolt reads back through its mapping what it has written: guard turns a disk that fails there into an
+	// error. Around each call, not around the source, whose own panics are its own.
 	file := filepath.Base(name)
 	if err := src.Records(func(r Record) error { return guard(file, func() error { return w.add(r) }) }); err != nil {
 		return err

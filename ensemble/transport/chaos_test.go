@@ -42,9 +42,9 @@ func (c *cutter) cut(pick func(n int) int) {
 	}
 }
 
-// Random cuts, restarts, links opened and closed, under traffic; then peace. What each handler was told is well formed: ups and
-// downs in turns, nothing on a link before its LinkUp or after its LinkDown, messages of a link in order and without holes. And in the
-// end everybody has heard the newest vote of everybody.
+// Random cuts, restarts, links opened and closed, under traffic; then peace. What each handler was told is well
+// formed: ups and downs in turns, nothing on a link before its LinkUp or after its LinkDown, messages of a link
+// in order and without holes. And in the end everybody has heard the newest vote of everybody.
 func TestChaos(t *testing.T) {
 	seeds := []uint64{1, 2, 3}
 	if *chaosSeed != 0 {

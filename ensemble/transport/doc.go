@@ -6,16 +6,18 @@
 //
 // # Connections
 //
-// Each member has two listeners. On the election port there is exactly one connection per pair of members: the one that the larger id
-// dialled (zab-rules b, Transport). The smaller id only knocks: while it has no connection it dials, says
-// who it is, is told "I will dial you" and closes; the larger drops a connection the smaller no longer has and dials at
-// once. Both retry with back-off. On the learner port a learner dials the leader it was told to follow; the link lives until one
-// side closes it. Every dial resolves the name anew and has its own goroutine and its own time-out.
+// Each member has two listeners. On the election port there is exactly one connection per pair of members: the
+// one that the larger id dialled (zab-rules b, Transport). The smaller id only knocks: while it has no
+// connection it dials, says who it is, is told "I will dial you" and closes; the larger drops a connection the
+// smaller no longer has and dials at once. Both retry with back-off. On the learner port a learner dials the
+// leader it was told to follow; the link lives until one side closes it. Every dial resolves the name anew and
+// has its own goroutine and its own time-out.
 //
 // # Bytes
 //
 // A connection starts with a fixed-size hello and a fixed-size-bounded answer (handshake.go); whoever is not a
-// configured member, has my id, belongs to another cluster or speaks no common version is refused by name. After that: frames.
+// configured member, has my id, belongs to another cluster or speaks no common version is refused by name.
+// After that: frames.
 //
 //	+----------------+---------+----------------------+
 //	| length, uint32 | kind, 1 | body, length-1 bytes |   all numbers big-endian
@@ -33,7 +35,8 @@
 //	snapshot chunks on a link    Limits.StreamWindowBytes     the streaming goroutine waits for the receiver
 //	handshakes in progress       Limits.MaxHandshakes         the new connection is closed
 //
-// What a handler queues is its own business: its methods are called on the goroutine that read the message and must not block.
+// What a handler queues is its own business: its methods are called on the goroutine that read the message and
+// must not block.
 //
 // # Goroutines
 //
@@ -47,5 +50,6 @@
 //	snapshot sender         StreamSnapshot   open files                  the link's end, Close
 //	snapshot receiver       stream received  the snapshot.Receiver       the link's end, Close
 //
-// All of them are counted in one WaitGroup; Close returns when it is zero. No lock is held across a read, a write or a dial.
+// All of them are counted in one WaitGroup; Close returns when it is zero. No lock is held across a read, a
+// write or a dial.
 package transport

@@ -58,9 +58,9 @@ func newPeer(t *Transport, id quorum.MemberID, addr Address) *peer {
 	return &peer{t: t, id: id, addr: addr, dialler: t.o.ID > id, kick: make(chan struct{}, 1)}
 }
 
-// SendElection puts payload into the slot of (to, kind): it is sent as soon as there is a connection, and once more on every
-// later connection until a newer payload replaces it. The payload must not be changed any more. Unknown peers and oversized
-// payloads are ignored and counted.
+// SendElection puts payload into the slot of (to, kind): it is sent as soon as there is a connection, and once
+// more on every later connection until a newer payload replaces it. The payload must not be changed any more.
+// Unknown peers and oversized payloads are ignored and counted.
 func (t *Transport) SendElection(to quorum.MemberID, kind byte, payload []byte) {
 	p := t.peers[to]
 	if p == nil || kind == 0 || kind > KindIdentity || len(payload) > t.o.Limits.MaxElectionBytes {
@@ -157,8 +157,8 @@ func (p *peer) dial() error {
 	return nil
 }
 
-// knock asks the larger id to dial. What it says it has seen is taken before it dials, together with "there is no connection": one that
-// arrives meanwhile must not be taken for a lost one.
+// knock asks the larger id to dial. What it says it has seen is taken before it dials, together with "there is
+// no connection": one that arrives meanwhile must not be taken for a lost one.
 func (p *peer) knock() error {
 	p.mu.Lock()
 	if p.conn != nil {
@@ -186,8 +186,9 @@ func (p *peer) noteRefusal(err error, c net.Conn) {
 	}
 }
 
-// knocked is called when the smaller id says that it has no connection. Mine, if there is one, is stale unless it is still on its way:
-// opened by me after the last one that the knocker has seen, to the same run of the knocker.
+// knocked is called when the smaller id says that it has no connection. Mine, if there is one, is stale unless
+// it is still on its way: opened by me after the last one that the knocker has seen, to the same run of the
+// knocker.
 func (p *peer) knocked(instance, seenInstance, seenNonce uint64) {
 	p.mu.Lock()
 	if conn := p.conn; conn != nil {
@@ -200,8 +201,9 @@ func (p *peer) knocked(instance, seenInstance, seenNonce uint64) {
 	poke(p.kick)
 }
 
-// register makes c the peer's connection; an older one is closed and its end awaited, so that reports come in turns. It returns nil for a
-// dial that a later one of the same run has overtaken: a member that was stopped for a while finds many of those at its listener.
+// register makes c the peer's connection; an older one is closed and its end awaited, so that reports come in
+// turns. It returns nil for a dial that a later one of the same run has overtaken: a member that was stopped
+// for a while finds many of those at its listener.
 func (p *peer) register(c net.Conn, h hello) *electionConn {
 	conn := &electionConn{c: c, remote: h, nonce: h.nonce, wake: make(chan struct{}, 1), finished: make(chan struct{})}
 	p.mu.Lock()

@@ -12,8 +12,8 @@ import (
 
 func (p *peer) connected() bool { return p.current() != nil }
 
-// Three members start together and all dial or knock at once: one connection per pair remains, opened by the larger id, and
-// each side's reports come in turns.
+// Three members start together and all dial or knock at once: one connection per pair remains, opened by the
+// larger id, and each side's reports come in turns.
 func TestOneElectionConnectionPerPair(t *testing.T) {
 	n := newNet(t, 1, 2, 3)
 	nodes := map[quorum.MemberID]*node{}
@@ -75,8 +75,8 @@ func TestOneElectionConnectionPerPair(t *testing.T) {
 	}
 }
 
-// Only the newest payload of a kind is sent, and it is sent again on a new connection: after the peer restarts it hears the present
-// state of both kinds without anyone sending anew.
+// Only the newest payload of a kind is sent, and it is sent again on a new connection: after the peer restarts
+// it hears the present state of both kinds without anyone sending anew.
 func TestSlotNewestWinsAndIsResentOnReconnect(t *testing.T) {
 	for _, ids := range [][2]quorum.MemberID{{1, 2}, {2, 1}} { // the restarting one is the smaller, then the larger
 		t.Run(fmt.Sprintf("restart_%d", ids[1]), func(t *testing.T) {
@@ -126,7 +126,8 @@ func TestRefusedDialIsReportedDown(t *testing.T) {
 	}
 }
 
-// S48: two of five members swallow connects. The others' votes still pass at once: before a single swallowed dial has timed out.
+// S48: two of five members swallow connects. The others' votes still pass at once: before a single swallowed
+// dial has timed out.
 func TestBlackHoledPeersDelayNobody(t *testing.T) {
 	n := newNet(t, 1, 2, 3, 4, 5)
 	hole := blackHole(func(address string) bool {
@@ -179,7 +180,8 @@ func TestNamesResolvedOnEveryDial(t *testing.T) {
 	nd.rec.wait(t, 0, "up", func(e event) bool { return e.kind == "up" && e.peer == 1 })
 }
 
-// A knock of the smaller id says "I have no connection": the larger drops one that is stale, but not one that is on its way.
+// A knock of the smaller id says "I have no connection": the larger drops one that is stale, but not one that
+// is on its way.
 func TestKnockReplacesStaleConnectionOnly(t *testing.T) {
 	const run, otherRun, me = 7, 8, 99
 	for _, c := range []struct {
@@ -210,8 +212,9 @@ func TestKnockReplacesStaleConnectionOnly(t *testing.T) {
 	}
 }
 
-// A member that was stopped wakes up with many dials at its listeners, of which the newest is alive: whatever the order in
-// which they are looked at, an older one does not replace a newer one, and a new run of the peer always does.
+// A member that was stopped wakes up with many dials at its listeners, of which the newest is alive: whatever
+// the order in which they are looked at, an older one does not replace a newer one, and a new run of the peer
+// always does.
 func TestOvertakenDialsReplaceNothing(t *testing.T) {
 	n := newNet(t, 1, 2)
 	_, _ = n.ln[2][0].Close(), n.ln[2][1].Close()
@@ -283,7 +286,8 @@ func TestIdentityChangedDropsOtherClusters(t *testing.T) {
 	until(t, "refusals counted", func() bool { return a.Stats().Refused[RefusedCluster.String()] > 0 })
 }
 
-// S49, ZK-4728: the own name does not resolve. The member starts, keeps trying to listen, still dials the others, and can be closed.
+// S49, ZK-4728: the own name does not resolve. The member starts, keeps trying to listen, still dials the
+// others, and can be closed.
 func TestOwnNameThatDoesNotResolve(t *testing.T) {
 	n := newNet(t, 1, 2)
 	own := n.peers[2]

@@ -10,7 +10,8 @@ import (
 	"sync/atomic"
 )
 
-// Frame kinds. Part of the peer protocol. Election connections use the payload kinds (KindNotification, KindIdentity).
+// Frame kinds. Part of the peer protocol. Election connections use the payload kinds (KindNotification,
+// KindIdentity).
 const (
 	kindMessage   byte = 16 // a zab message
 	kindGoodbye   byte = 17 // body: reason, text; nothing follows
@@ -29,8 +30,8 @@ const (
 	growStep = 1 << 20
 	// slabBytes is the block that small frames are cut from: one allocation for many.
 	slabBytes = 32 << 10
-	// pooledBytes is the largest buffer kept for reuse. A recycled buffer may end up under a tiny message, and queues count
-	// what is really held, so large buffers in the pool would fill queues with air.
+	// pooledBytes is the largest buffer kept for reuse. A recycled buffer may end up under a tiny message, and
+	// queues count what is really held, so large buffers in the pool would fill queues with air.
 	pooledBytes = 8 << 10
 )
 
@@ -74,8 +75,8 @@ func (f *frame) release() {
 	framePool.Put(f)
 }
 
-// frameReader cuts frames out of a byte stream. Bodies are freshly allocated (small ones out of a shared slab) and belong
-// to the caller for good: decoded messages alias them.
+// frameReader cuts frames out of a byte stream. Bodies are freshly allocated (small ones out of a shared slab)
+// and belong to the caller for good: decoded messages alias them.
 type frameReader struct {
 	r        *bufio.Reader
 	maxBytes int // kind and body

@@ -27,8 +27,8 @@ func newIdentity(h Hello) *identity { return &identity{h: h} }
 func (i *identity) get() Hello  { i.mu.Lock(); defer i.mu.Unlock(); return i.h }
 func (i *identity) set(h Hello) { i.mu.Lock(); defer i.mu.Unlock(); i.h = h }
 
-// Every refusal: named to the caller, logged once however often it happens, counted each time, and nothing is reported to
-// the handler (design 8, row "a peer that is not a member ...").
+// Every refusal: named to the caller, logged once however often it happens, counted each time, and nothing is
+// reported to the handler (design 8, row "a peer that is not a member ...").
 func TestHandshakeRefusals(t *testing.T) {
 	base := func() hello {
 		return hello{Hello: testHello(), purpose: purposeLearner, from: 3, to: 2, instance: 1, nonce: 1}
@@ -143,7 +143,8 @@ func TestDiallerRefusesWrongAnswer(t *testing.T) {
 	}
 }
 
-// A blank member with a configured id is let in whatever the other's cluster is, and the other way round (design rule 8).
+// A blank member with a configured id is let in whatever the other's cluster is, and the other way round
+// (design rule 8).
 func TestBlankPeerIsAccepted(t *testing.T) {
 	blank := Hello{Blank: true, Cluster: [16]byte{9}, Protocol: testHello().Protocol}
 	for _, who := range []quorum.MemberID{1, 2} {
@@ -163,8 +164,8 @@ func TestBlankPeerIsAccepted(t *testing.T) {
 	}
 }
 
-// Somebody who connects and says nothing, or half a hello, is dropped after HandshakeTimeout, and while too many do so
-// new ones are dropped at once; members still get through afterwards.
+// Somebody who connects and says nothing, or half a hello, is dropped after HandshakeTimeout, and while too
+// many do so new ones are dropped at once; members still get through afterwards.
 func TestSilentConnectionsAreDropped(t *testing.T) {
 	n := newNet(t, 1, 2)
 	nd := n.start(2, func(o *Options) { o.Limits.HandshakeTimeout, o.Limits.MaxHandshakes = 100*time.Millisecond, 2 })

@@ -35,9 +35,10 @@ func (e *ClosedError) Error() string {
 
 // link is one connection between a leader and a learner.
 //
-// Its life: serveLink announces it, starts the writer and reads; the first cause of its end is kept by fail or by a goodbye; the
-// reader then waits for the writer and reports LinkDown. An orderly close (CloseLink) lets the writer flush, say goodbye and half-close; the
-// reader drains until the peer closes too or CloseTimeout is over, so that the last messages are not lost to a TCP reset.
+// Its life: serveLink announces it, starts the writer and reads; the first cause of its end is kept by fail or
+// by a goodbye; the reader then waits for the writer and reports LinkDown. An orderly close (CloseLink) lets
+// the writer flush, say goodbye and half-close; the reader drains until the peer closes too or CloseTimeout is
+// over, so that the last messages are not lost to a TCP reset.
 type link struct {
 	t    *Transport
 	id   zab.LinkID
@@ -99,8 +100,8 @@ func (t *Transport) serveLink(c net.Conn, remote hello, dialled bool) {
 	t.o.Handler.LinkDown(id, l.id, l.causeOf())
 }
 
-// Connect dials leader's learner port; a newer Connect replaces an older one, whose outcome is then never reported. The outcome
-// is LinkUp with dialled set, or ConnectFailed(attempt).
+// Connect dials leader's learner port; a newer Connect replaces an older one, whose outcome is then never
+// reported. The outcome is LinkUp with dialled set, or ConnectFailed(attempt).
 func (t *Transport) Connect(leader quorum.MemberID, attempt uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -150,7 +151,8 @@ func (t *Transport) connect(ctx context.Context, leader quorum.MemberID, attempt
 	}
 }
 
-// CloseLink closes a link after what was queued on it has been flushed, telling the peer the reason. LinkDown follows.
+// CloseLink closes a link after what was queued on it has been flushed, telling the peer the reason. LinkDown
+// follows.
 func (t *Transport) CloseLink(id zab.LinkID, reason string) {
 	t.mu.Lock()
 	l := t.links[id]
@@ -191,8 +193,9 @@ func (l *link) causeOf() error {
 // interleaves at most a few kinds.
 const sharedFrames = 8
 
-// Send queues messages on their links, in order per link, and returns at once. A message given for several links (the same pointer)
-// is encoded once. Messages for links that are gone are dropped. A full queue, or a message that cannot be encoded, closes its link.
+// Send queues messages on their links, in order per link, and returns at once. A message given for several
+// links (the same pointer) is encoded once. Messages for links that are gone are dropped. A full queue, or a
+// message that cannot be encoded, closes its link.
 func (t *Transport) Send(out []zab.Outbound) {
 	var msgs [sharedFrames]zab.Message
 	var frames [sharedFrames]*frame
@@ -270,7 +273,8 @@ func (l *link) push(f *frame) {
 	poke(l.wake)
 }
 
-// write is the writer goroutine: everything that has gathered goes out in one writev, with at most one snapshot chunk behind it.
+// write is the writer goroutine: everything that has gathered goes out in one writev, with at most one snapshot
+// chunk behind it.
 func (l *link) write() {
 	var batch []*frame
 	var iov net.Buffers
@@ -353,7 +357,8 @@ func (l *link) flush(buffers net.Buffers, total int) error {
 	return nil
 }
 
-// goodbye ends an orderly close: the reason, then a half-close, then the reader has CloseTimeout to see the peer's end.
+// goodbye ends an orderly close: the reason, then a half-close, then the reader has CloseTimeout to see the
+// peer's end.
 func (l *link) goodbye(reason string) {
 	f := newFrame(kindGoodbye)
 	f.buf = append(f.buf, reason[:min(len(reason), maxReasonBytes)]...)

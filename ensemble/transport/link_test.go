@@ -15,8 +15,8 @@ import (
 	"kvd/zab"
 )
 
-// Both directions of a link deliver everything, in order, whatever the sizes; ids differ per connection; an orderly close delivers what
-// was queued before it and tells both sides why.
+// Both directions of a link deliver everything, in order, whatever the sizes; ids differ per connection; an
+// orderly close delivers what was queued before it and tells both sides why.
 func TestLinkDeliversInOrderAndClosesOrderly(t *testing.T) {
 	n := newNet(t, 1, 2)
 	learner, leader := n.start(1, nil), n.start(2, nil)
@@ -144,7 +144,8 @@ func rawLearner(t *testing.T, n *net0, id, leader *node, smallBuffers bool) net.
 	return c
 }
 
-// S44, S56: a learner that does not read fills its own queue and loses its link with the reason; the other learner gets everything.
+// S44, S56: a learner that does not read fills its own queue and loses its link with the reason; the other
+// learner gets everything.
 func TestFullQueueClosesOnlyThatLink(t *testing.T) {
 	for _, c := range []struct {
 		name   string

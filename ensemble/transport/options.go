@@ -37,8 +37,8 @@ const (
 // Handler is told what arrives. Its methods are called on transport goroutines, in order per connection,
 // also while Close waits; they must only enqueue: not block, not call the Transport. Payloads belong to the handler.
 type Handler interface {
-	// ElectionUp and ElectionDown report the state of the one election connection with a peer, in turns. Down is also reported
-	// when a dial fails before there ever was a connection.
+	// ElectionUp and ElectionDown report the state of the one election connection with a peer, in turns. Down
+	// is also reported when a dial fails before there ever was a connection.
 	ElectionUp(id quorum.MemberID)
 	ElectionDown(id quorum.MemberID)
 	ElectionMessage(id quorum.MemberID, kind byte, payload []byte)
@@ -52,8 +52,9 @@ type Handler interface {
 
 	// SnapshotProgress says that a stream on this link, in either direction, moved.
 	SnapshotProgress(link zab.LinkID)
-	// SnapshotReceived ends a stream at the receiver: err nil means that point is durable in Options.Snapshots. It precedes every
-	// message that the sender queued after SnapshotSent. With an error it may come after LinkDown.
+	// SnapshotReceived ends a stream at the receiver: err nil means that point is durable in Options.Snapshots.
+	// It precedes every message that the sender queued after SnapshotSent. With an error it may come after
+	// LinkDown.
 	SnapshotReceived(link zab.LinkID, point snapshot.Point, err error)
 	// SnapshotSent ends StreamSnapshot: err nil means that the receiver has made the point durable.
 	SnapshotSent(link zab.LinkID, err error)

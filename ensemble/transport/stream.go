@@ -20,9 +20,10 @@ import (
 //	                               ←      kindSnapDone  stream, reason ("" = all files are durable)
 //	kindSnapAbort  stream, reason  →      (instead of more chunks)
 //
-// stream is a uint32 that numbers the sender's streams on this link; frames of another number are old news. Chunks of a file come in
-// order. At most StreamWindowBytes are under way, and the writer puts at most one chunk behind what else is waiting, so a
-// ping is never behind more than a window (S44, S55). Where a stream stopped, the next one goes on: files are named by content.
+// stream is a uint32 that numbers the sender's streams on this link; frames of another number are old news.
+// Chunks of a file come in order. At most StreamWindowBytes are under way, and the writer puts at most one
+// chunk behind what else is waiting, so a ping is never behind more than a window (S44, S55). Where a stream
+// stopped, the next one goes on: files are named by content.
 
 const (
 	maxBacklogBytes  = 16 << 20 // what a receiver takes ahead of its disk; more breaks the protocol
@@ -31,7 +32,8 @@ const (
 
 var errLinkEnded = errors.New("the link ended")
 
-// outStream is the sender's side of a stream. Its channels have room for the only values they ever get, or for the newest.
+// outStream is the sender's side of a stream. Its channels have room for the only values they ever get, or for
+// the newest.
 type outStream struct {
 	id      uint32
 	have    chan []int64  // capacity 1
@@ -56,9 +58,10 @@ type inChunk struct {
 	data []byte
 }
 
-// StreamSnapshot sends the files of point, read from src, to the other side of link, and goes on where an earlier stream of the same
-// files stopped. It returns at once; Handler.SnapshotSent is called exactly once (except while closing), SnapshotProgress while it moves. One
-// stream per link at a time. The files are opened on the stream's goroutine: point must stay referenced until SnapshotSent.
+// StreamSnapshot sends the files of point, read from src, to the other side of link, and goes on where an
+// earlier stream of the same files stopped. It returns at once; Handler.SnapshotSent is called exactly once
+// (except while closing), SnapshotProgress while it moves. One stream per link at a time. The files are opened
+// on the stream's goroutine: point must stay referenced until SnapshotSent.
 func (t *Transport) StreamSnapshot(id zab.LinkID, point snapshot.Point, src snapshot.Store) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -163,8 +166,8 @@ func (l *link) stream(point snapshot.Point, src snapshot.Store) (err error) {
 	}
 }
 
-// awaitHave waits for the receiver's list of held bytes. done: there was the last word instead. If the receiver has everything both come
-// at once and select may take either.
+// awaitHave waits for the receiver's list of held bytes. done: there was the last word instead. If the receiver
+// has everything both come at once and select may take either.
 func (out *outStream) awaitHave(dead <-chan struct{}) (have []int64, done bool, err error) {
 	select {
 	case have := <-out.have:
@@ -176,7 +179,8 @@ func (out *outStream) awaitHave(dead <-chan struct{}) (have []int64, done bool, 
 	}
 }
 
-// doneError turns the receiver's last word into the outcome: an empty reason says that the whole point is durable there.
+// doneError turns the receiver's last word into the outcome: an empty reason says that the whole point is
+// durable there.
 func doneError(reason string) error {
 	if reason == "" {
 		return nil
@@ -334,7 +338,8 @@ func (l *link) beginReceive(id uint32, body []byte) error {
 		l.mu.Lock()
 		l.in = nil
 		l.mu.Unlock()
-		// The report precedes the answer, so that whatever the sender sends upon the answer is handled after the report.
+		// The report precedes the answer, so that whatever the sender sends upon the answer is handled after
+		// the report.
 		l.t.o.Handler.SnapshotReceived(l.id, point, err)
 		reason := ""
 		if err != nil {

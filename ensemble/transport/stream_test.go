@@ -62,8 +62,9 @@ func sameContent(t testing.TB, p snapshot.Point, a, b snapshot.Store) {
 
 func smallChunks(l *Limits) { l.ChunkBytes, l.StreamWindowBytes = 4<<10, 16<<10 }
 
-// S55: a snapshot goes over, in the store's own kind of file, with progress on both sides and the reports in order: received before
-// whatever the leader sends upon "sent". A second stream of the same point sends nothing but the question.
+// S55: a snapshot goes over, in the store's own kind of file, with progress on both sides and the reports in
+// order: received before whatever the leader sends upon "sent". A second stream of the same point sends nothing
+// but the question.
 func TestSnapshotStream(t *testing.T) {
 	for _, kind := range []string{"memory", "dir"} {
 		t.Run(kind, func(t *testing.T) {
@@ -191,7 +192,8 @@ func (g *gateReceiver) WriteChunk(file int, off int64, data []byte, hash uint64)
 	return g.Receiver.WriteChunk(file, off, data, hash)
 }
 
-// S44: a receiver whose disk stands still gets no more than a window of chunks, and everything else passes meanwhile, both ways.
+// S44: a receiver whose disk stands still gets no more than a window of chunks, and everything else passes
+// meanwhile, both ways.
 func TestSlowReceiverDisturbsNobody(t *testing.T) {
 	n := newNet(t, 1, 2)
 	from := snapshot.NewMemory()
@@ -351,8 +353,8 @@ func TestReceiverBoundsItsBacklog(t *testing.T) {
 	}
 }
 
-// FuzzFrames feeds a byte stream, whole and in pieces, to the frame reader: no panic, no allocation beyond the limit, and what
-// comes out is what a straightforward reader finds.
+// FuzzFrames feeds a byte stream, whole and in pieces, to the frame reader: no panic, no allocation beyond the
+// limit, and what comes out is what a straightforward reader finds.
 func FuzzFrames(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 1, 16}, uint8(1))
 	f.Add([]byte{0, 0, 0, 3, 1, 'a', 'b', 0, 0, 0, 2, 2, 'c'}, uint8(3))
@@ -469,8 +471,8 @@ func (d *discard) LinkMessage(_ quorum.MemberID, _ zab.LinkID, m zab.Message) {
 	}
 }
 
-// BenchmarkProposals sends batches of 16 proposals of 180 bytes to two followers, as at 30,000 a second; the time is per proposal for
-// encoding once, two links, both receivers' decoding included.
+// BenchmarkProposals sends batches of 16 proposals of 180 bytes to two followers, as at 30,000 a second; the
+// time is per proposal for encoding once, two links, both receivers' decoding included.
 func BenchmarkProposals(b *testing.B) {
 	n := newNet(b, 1, 2, 3)
 	codec := func(o *Options) { o.Codec = Codec{} }

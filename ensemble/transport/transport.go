@@ -19,7 +19,8 @@ import (
 // ErrClosed is the cause of everything that ends because of Close.
 var ErrClosed = errors.New("transport closed")
 
-// Transport is one member's connections to the others. All methods may be called from any goroutine; none but Close blocks.
+// Transport is one member's connections to the others. All methods may be called from any goroutine; none but
+// Close blocks.
 type Transport struct {
 	o        Options
 	log      *slog.Logger
@@ -176,8 +177,9 @@ func (t *Transport) sleep(d time.Duration) bool {
 	}
 }
 
-// listen accepts connections until Close. A listener that cannot be opened because its name does not resolve is tried again;
-// a failing accept (out of file descriptors) is retried with back-off, so that the acceptor never dies silently.
+// listen accepts connections until Close. A listener that cannot be opened because its name does not resolve is
+// tried again; a failing accept (out of file descriptors) is retried with back-off, so that the acceptor never
+// dies silently.
 func (t *Transport) listen(ln net.Listener, address string, learner bool) {
 	wait := backoff{lo: t.o.Limits.BackoffMin, hi: t.o.Limits.BackoffMax}
 	for said := false; ln == nil; {
@@ -320,8 +322,8 @@ func (t *Transport) dial(ctx context.Context, address string) (net.Conn, error) 
 	return c, nil
 }
 
-// IdentityChanged closes every connection with a peer that the present Hello would refuse: called after this member has
-// adopted or minted a cluster id. Connections with blank peers and those of the same cluster stay.
+// IdentityChanged closes every connection with a peer that the present Hello would refuse: called after this
+// member has adopted or minted a cluster id. Connections with blank peers and those of the same cluster stay.
 func (t *Transport) IdentityChanged() {
 	mine := t.o.Hello()
 	for _, p := range t.peers {
