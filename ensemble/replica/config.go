@@ -24,13 +24,13 @@ type Config struct {
 	TickMs int
 
 	// Limits of the broadcast; see zab.Config, which also has their defaults.
-	InitTicks, SyncTicks, PingTicks            int
-	TailBytes, WindowBytes, WindowEntries      int
-	MaxOutstandingBytes, MaxOutstandingEntries int
-	MaxBatchBytes, MaxPayloadBytes, StageBytes int
-	HangMs                                     uint32
-	DiffShare                                  int
-	RolloverCounter                            uint32
+	InitTicks, SyncTicks, StallTicks, PingTicks int
+	TailBytes, WindowBytes, WindowEntries       int
+	MaxOutstandingBytes, MaxOutstandingEntries  int
+	MaxBatchBytes, MaxPayloadBytes, StageBytes  int
+	HangMs                                      uint32
+	DiffShare                                   int
+	RolloverCounter                             uint32
 	// Timers of the election; see fle.Config.
 	FinalizeTicks, ResendTicks, ResendMaxTicks int
 	// Protocol and Format are the versions that this binary can serve (1-1).

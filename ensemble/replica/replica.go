@@ -81,7 +81,7 @@ func (r *Replica) startBroadcast(d zab.DurableState) error {
 	cfg := &r.cfg
 	p, err := zab.New(zab.Config{
 		ID: cfg.ID, Members: cfg.Members, Incarnation: cfg.Incarnation,
-		InitTicks: cfg.InitTicks, SyncTicks: cfg.SyncTicks, PingTicks: cfg.PingTicks,
+		InitTicks: cfg.InitTicks, SyncTicks: cfg.SyncTicks, StallTicks: cfg.StallTicks, PingTicks: cfg.PingTicks,
 		TailBytes: cfg.TailBytes, WindowBytes: cfg.WindowBytes, WindowEntries: cfg.WindowEntries,
 		MaxOutstandingBytes: cfg.MaxOutstandingBytes, MaxOutstandingEntries: cfg.MaxOutstandingEntries,
 		MaxBatchBytes: cfg.MaxBatchBytes, MaxPayloadBytes: cfg.MaxPayloadBytes, StageBytes: cfg.StageBytes,

@@ -37,9 +37,9 @@ type Start struct {
 func (s Start) validate() error {
 	switch {
 	case s.View == nil || s.History == nil:
-		return errors.New("View and History are required")
+		return errors.New("a member needs View and History")
 	case s.Identity.Run == 0 || s.Identity.Mint == [16]byte{}:
-		return errors.New("Identity.Run and Identity.Mint are required, also for a member that knows who it is")
+		return errors.New("a member needs Identity.Run and Identity.Mint, also if it knows who it is")
 	}
 	return nil
 }

@@ -61,7 +61,7 @@ func main() {
 					happened[k] += n
 				}
 				if *trace {
-					os.Stdout.Write(r.Trace)
+					fmt.Printf("%s", r.Trace)
 				}
 				if r.Err != nil {
 					failed++
