@@ -103,9 +103,15 @@ type testNode struct {
 	inbound []Inbound
 	events  []string
 	dial    *Connect
-	role    RoleChange
-	reigns  bool
-	dirty   bool // applied comes from a snapshot of what was never committed (S24)
+	// asked are log reads and snapshots that the shell has not answered yet; lazy leaves them to serve.
+	asked []func()
+	lazy  bool
+	// syncs is what was committed when each Sync was asked for (S36).
+	syncs  map[uint64]kv.Zxid
+	nsyncs uint64
+	role   RoleChange
+	reigns bool
+	dirty  bool // applied comes from a snapshot of what was never committed (S24)
 }
 
 type testLink struct {
@@ -159,6 +165,8 @@ type cluster struct {
 	promises  map[promiseKey]Incarnation
 	epochs    map[quorum.MemberID][2]kv.Epoch
 	violation string
+	// covered counts what happened, so that a test can demand that it did.
+	covered map[string]int
 }
 
 func newCluster(voters, observers int, base Config) *cluster {
@@ -176,7 +184,7 @@ func newCluster(voters, observers int, base Config) *cluster {
 	c := &cluster{
 		members: cfg, nodes: map[quorum.MemberID]*testNode{}, base: base, log: func(string, ...any) {},
 		seen: map[kv.Zxid]uint64{}, est: map[kv.Epoch]establishment{}, promises: map[promiseKey]Incarnation{},
-		epochs: map[quorum.MemberID][2]kv.Epoch{}, blocked: map[direction]bool{},
+		epochs: map[quorum.MemberID][2]kv.Epoch{}, blocked: map[direction]bool{}, covered: map[string]int{},
 	}
 	for _, id := range cfg.Members() {
 		n := &testNode{id: id, disk: &testDisk{}, cfg: base}
@@ -196,7 +204,7 @@ func (c *cluster) fail(format string, args ...any) {
 
 func (c *cluster) start(id quorum.MemberID) {
 	n := c.nodes[id]
-	n.queue, n.inbound, n.dial = nil, nil, nil
+	n.queue, n.inbound, n.dial, n.asked = nil, nil, nil, nil
 	n.shadow = n.disk.clone()
 	n.applied, n.dirty, n.reigns = slices.Clone(n.disk.snap), n.disk.dirty, false
 	n.role = RoleChange{}
@@ -230,7 +238,7 @@ func (c *cluster) checkTwin(n *testNode) {
 func (c *cluster) crash(id quorum.MemberID) {
 	n := c.nodes[id]
 	n.p, n.twin = nil, nil
-	n.queue, n.dial = nil, nil
+	n.queue, n.dial, n.asked = nil, nil, nil
 	for _, l := range slices.Clone(c.links) {
 		if l.learner == id || l.leader == id {
 			c.breakLink(l)
@@ -392,7 +400,25 @@ func (c *cluster) carryOut(n *testNode, rd Ready) {
 			c.log("%d: %s %s", n.id, e.Kind, e.Text)
 		}
 	}
+	for _, e := range rd.Events {
+		switch e.Kind {
+		case "sync":
+			if _, rest, found := strings.Cut(e.Text, "row="); found {
+				c.covered["row "+rest[:1]]++
+			}
+		case "abdicate", "re-epoch", "need-snapshot":
+			c.covered[e.Kind]++
+		}
+	}
 	for _, w := range rd.Writes {
+		switch {
+		case w.Install != nil:
+			c.covered["install"]++
+		case w.Truncate != nil && w.Current == 0:
+			c.covered["staged truncation"]++
+		case w.Truncate != nil:
+			c.covered["truncation"]++
+		}
 		if c.verbose {
 			c.log("%d: write %s", n.id, describeWrite(w))
 		}
@@ -423,7 +449,7 @@ func (c *cluster) carryOut(n *testNode, rd Ready) {
 	}
 	for _, o := range rd.Send {
 		if _, ok := o.Msg.(*Snap); ok {
-			n.do(func(p *Peer) { p.SnapshotSent(o.Link, true) })
+			n.asked = append(n.asked, func() { n.do(func(p *Peer) { p.SnapshotSent(o.Link, true) }) })
 		}
 	}
 	for _, k := range rd.CloseLinks {
@@ -446,18 +472,60 @@ func (c *cluster) carryOut(n *testNode, rd Ready) {
 		c.apply(n, a)
 	}
 	for _, q := range rd.Reads {
-		es, err := n.disk.read(q.After, q.Through, q.MaxBytes)
-		n.do(func(p *Peer) { p.LogRead(q.Link, q.After, es, err) })
+		n.asked = append(n.asked, func() {
+			es, err := n.disk.read(q.After, q.Through, q.MaxBytes)
+			n.do(func(p *Peer) { p.LogRead(q.Link, q.After, es, err) })
+		})
 	}
 	for _, s := range rd.Snapshots {
-		d := n.disk
-		n.do(func(p *Peer) { p.SnapshotChosen(s.Link, d.st.Base, d.st.BaseChain, d.st.Base != 0) })
+		n.asked = append(n.asked, func() {
+			d := n.disk
+			n.do(func(p *Peer) { p.SnapshotChosen(s.Link, d.st.Base, d.st.BaseChain, d.st.Base != 0) })
+		})
+	}
+	if !n.lazy {
+		c.serve(n)
+	}
+	for _, y := range rd.Synced {
+		c.covered[fmt.Sprintf("sync confirmed %t", y.OK)]++
+		if since, asked := n.syncs[y.ID]; asked && y.OK && y.Zxid < since {
+			c.fail("C3: sync %d at member %d confirms %s, %s was committed when it was asked for", y.ID, n.id, y.Zxid, since)
+		}
 	}
 	n.synced = append(n.synced, rd.Synced...)
 	n.inbound = append(n.inbound, rd.Inbound...)
 	for _, e := range rd.Events {
 		n.events = append(n.events, e.Kind+" "+e.Text)
 	}
+}
+
+// serve answers what the shell was asked for.
+func (c *cluster) serve(n *testNode) bool {
+	if n.p == nil || len(n.asked) == 0 {
+		return false
+	}
+	asked := n.asked
+	n.asked = nil
+	for _, answer := range asked {
+		answer()
+	}
+	return true
+}
+
+// sync asks for a read point and remembers what it must not be older than.
+func (c *cluster) sync(n *testNode) {
+	if n.p == nil {
+		return
+	}
+	if n.syncs == nil {
+		n.syncs = map[uint64]kv.Zxid{}
+	}
+	n.nsyncs++
+	if k := len(c.g); k > 0 {
+		n.syncs[n.nsyncs] = c.g[k-1].Zxid
+	}
+	n.do(func(p *Peer) { p.Sync(n.nsyncs) })
+	c.pump(n)
 }
 
 func (c *cluster) apply(n *testNode, a Apply) {
@@ -535,7 +603,7 @@ func (c *cluster) checkSend(n *testNode, o Outbound) {
 		if m.Current != d.st.Current || m.Last != d.st.Last || len(n.queue) > 0 {
 			c.fail("P21: ACKEPOCH of %d says %d/%s, disk %d/%s with %d writes in flight", n.id, m.Current, m.Last, d.st.Current, d.st.Last, len(n.queue))
 		}
-		if !m.AlreadyPromised && !m.Unknown {
+		if !m.AlreadyPromised && !m.Unknown && c.members.IsVoter(n.id) { // others are never counted
 			k := promiseKey{n.id, m.Epoch}
 			if to, ok := c.promises[k]; ok && to != d.st.Accepted.To {
 				c.fail("P2: member %d promised epoch %d twice", n.id, m.Epoch)
@@ -632,6 +700,8 @@ func (c *cluster) stabilize() {
 			if n.p == nil {
 				continue
 			}
+			c.pump(n)
+			moved = c.serve(n) || moved
 			c.pump(n)
 			moved = c.connect(n) || moved
 			if !n.held {

@@ -334,12 +334,12 @@ func (p *Peer) hungAlone() bool {
 // the learners are told and elect at once. No effect on a member that does not lead.
 func (p *Peer) Resign() {
 	l := p.leader
-	if l == nil || l.resigning {
-		if l == nil && p.role == Leading {
-			p.Look("resigned")
-		}
-		return
+	switch {
+	case p.role != Leading || l != nil && l.resigning:
+	case l == nil || p.stage != Broadcast: // nothing is outstanding
+		p.Look("resigned")
+	default:
+		p.dirty = true
+		l.resigning, l.resignSince = true, p.now
 	}
-	p.dirty = true
-	l.resigning, l.resignSince = true, p.now
 }

@@ -8,22 +8,13 @@ import (
 // TestMutationsAreCaught switches on one deliberate mistake after the other and demands that the random schedules
 // notice: the number of seeds it takes is a measure of the checker (zab-rules d, mutation list).
 func TestMutationsAreCaught(t *testing.T) {
-	limits := map[string]int64{
-		"CountAlreadyPromised": 0, // too rare here (zab-rules d): the directed S07 catches it
-		"RecencyByZxidOnly":    12000,
-	}
+	const limit = int64(3000)
 	typ := reflect.TypeFor[Mutations]()
 	for i := range typ.NumField() {
 		name := typ.Field(i).Name
 		t.Run(name, func(t *testing.T) {
-			limit, special := limits[name]
-			switch {
-			case special && limit == 0:
-				t.Skip("caught by the directed TestMutationCountAlreadyPromised")
-			case special && testing.Short():
-				t.Skip("caught by the directed TestMutationRecencyByZxidOnly")
-			case !special:
-				limit = max(3000, runs())
+			if name == "CountAlreadyPromised" {
+				t.Skip("too rare here (zab-rules d); TestMutationCountAlreadyPromised is the directed duel")
 			}
 			var m Mutations
 			reflect.ValueOf(&m).Elem().Field(i).SetBool(true)

@@ -13,7 +13,7 @@ import (
 
 var (
 	flagSeed = flag.Int64("seed", -1, "replay one random schedule")
-	flagRuns = flag.Int("runs", 0, "number of random schedules; default 3000, with -short 800")
+	flagRuns = flag.Int("runs", 0, "number of random schedules; default 3000, with -short 1000")
 )
 
 // schedule is one short random run: an arbitrary oracle elects anybody, links break and lose messages, disks
@@ -27,6 +27,7 @@ type schedule struct {
 	loseMessages bool
 	faults       int // per thousand steps
 	episodes     bool
+	lazy         bool // shells answer reads and snapshots late
 	quiet        bool // nobody proposes in this episode
 	// slowDisk and slowNet stall members for a while, so that histories diverge.
 	slowDisk, slowNet map[quorum.MemberID]bool
@@ -52,6 +53,10 @@ func newSchedule(seed int64, mut Mutations) *schedule {
 	}
 	s := &schedule{cluster: newCluster(voters, observers, cfg), rnd: rnd, loseMessages: rnd.IntN(4) == 0, faults: 5 + rnd.IntN(50), episodes: rnd.IntN(2) == 0}
 	s.log = func(format string, args ...any) { fmt.Fprintf(&s.trace, format+"\n", args...) }
+	s.lazy = rnd.IntN(2) == 0
+	for _, n := range s.nodes {
+		n.lazy = s.lazy
+	}
 	return s
 }
 
@@ -66,7 +71,14 @@ func (s *schedule) step() {
 		s.fault(n)
 		return
 	}
-	if s.episodes && s.rnd.IntN(50) == 0 {
+	if s.rnd.IntN(8) == 0 {
+		s.serve(n)
+		s.pump(n)
+	}
+	if o := s.leading(n); o.role.Stage == Broadcast && s.rnd.IntN(20) == 0 {
+		s.sync(o)
+	}
+	if s.episodes && s.rnd.IntN(40) == 0 {
 		s.episode()
 		return
 	}
@@ -81,6 +93,8 @@ func (s *schedule) step() {
 		}
 	}
 	switch r := s.rnd.IntN(100); {
+	case r < 12:
+		s.flow()
 	case r < 52:
 		if len(s.links) == 0 {
 			return
@@ -109,7 +123,7 @@ func (s *schedule) step() {
 		s.propose(s.leading(n))
 	case r < 95:
 		s.campaign()
-	case r < 99:
+	case r < 98:
 		for _, id := range s.members.Members() {
 			if s.rnd.IntN(4) > 0 {
 				s.tick(s.nodes[id])
@@ -121,7 +135,22 @@ func (s *schedule) step() {
 }
 
 func (s *schedule) fault(n *testNode) {
-	switch s.rnd.IntN(10) {
+	switch s.rnd.IntN(12) {
+	case 10:
+		if o := s.leading(n); o.p != nil {
+			o.do((*Peer).Resign)
+			s.pump(o)
+		}
+	case 11: // an observer loses its disk
+		if s.members.IsObserver(n.id) {
+			if n.p != nil {
+				s.crash(n.id)
+			}
+			n.disk = &testDisk{}
+			delete(s.epochs, n.id)
+			s.start(n.id)
+			n.lazy = s.lazy
+		}
 	case 8, 9: // power fails in the middle of what the disk was doing
 		if n.p != nil && len(n.queue) > 1 {
 			s.persist(n, 1+s.rnd.IntN(len(n.queue)-1))
@@ -181,6 +210,16 @@ func (s *schedule) fault(n *testNode) {
 func (s *schedule) episode() {
 	leader := s.members.Voters[s.rnd.IntN(len(s.members.Voters))]
 	keepDown := s.rnd.IntN(3) == 0
+	apart := quorum.MemberID(0)
+	if o := s.reigning(); o != nil && s.rnd.IntN(3) > 0 { // the one that leaves keeps a tail that few have seen
+		s.quiet = false
+		s.propose(o)
+		s.persist(o, 0)
+		apart = o.id
+		if o.id == leader {
+			leader = s.members.Voters[s.rnd.IntN(len(s.members.Voters))]
+		}
+	}
 	s.quiet = s.rnd.IntN(3) == 0
 	for _, id := range s.members.Members() {
 		n := s.nodes[id]
@@ -195,7 +234,7 @@ func (s *schedule) episode() {
 		}
 		n.do(func(p *Peer) { p.Look("episode") })
 		s.pump(n)
-		if id == leader || s.rnd.IntN(3) > 0 {
+		if id == leader || id != apart && s.rnd.IntN(4) > 0 {
 			n.decide(leader)
 		}
 		s.pump(n)
@@ -206,6 +245,37 @@ func (s *schedule) episode() {
 	for _, id := range s.members.Members() {
 		s.connect(s.nodes[id])
 	}
+}
+
+// flow lets everything move a little, except for those that stall at the moment.
+func (s *schedule) flow() {
+	for _, id := range s.members.Members() {
+		n := s.nodes[id]
+		s.connect(n)
+		if !s.slowDisk[id] {
+			s.persist(n, 0)
+		}
+	}
+	for _, l := range slices.Clone(s.links) {
+		for _, to := range []quorum.MemberID{l.leader, l.learner} {
+			for range 2 {
+				if s.link(l.id) != nil && !s.slowNet[l.learner] {
+					s.deliver(l, to)
+				}
+			}
+		}
+	}
+	s.settle()
+}
+
+// reigning returns an established leader, or nil.
+func (s *schedule) reigning() *testNode {
+	for _, id := range s.members.Voters {
+		if o := s.nodes[id]; o.p != nil && o.role.Role == Leading && o.role.Stage == Broadcast {
+			return o
+		}
+	}
+	return nil
 }
 
 // leading prefers a member that leads.
@@ -254,6 +324,7 @@ func (s *schedule) propose(n *testNode) {
 
 // heal restarts everybody, elects the member with the newest history and demands agreement.
 func (s *schedule) heal() {
+	s.slowDisk, s.slowNet = nil, nil
 	for _, id := range s.members.Members() {
 		if s.nodes[id].p == nil {
 			s.start(id)
@@ -322,7 +393,7 @@ func runs() int64 {
 	case *flagRuns > 0:
 		return int64(*flagRuns)
 	case testing.Short():
-		return 800
+		return 1000
 	}
 	return 3000
 }
@@ -342,9 +413,13 @@ func TestRandomSchedules(t *testing.T) {
 		}
 	})
 	committed := 0
+	covered := map[string]int{}
 	for _, seed := range seeds {
 		s := runSchedule(seed, Mutations{}, false)
 		committed += len(s.g)
+		for k, n := range s.covered {
+			covered[k] += n
+		}
 		if s.violation != "" {
 			again := runSchedule(seed, Mutations{}, true)
 			t.Fatalf("seed %d: %s\nreplay: go test ./zab -run '^%s$' -seed=%d\n%s", seed, s.violation, t.Name(), seed, again.trace.String())
@@ -353,7 +428,12 @@ func TestRandomSchedules(t *testing.T) {
 	if committed < 5*len(seeds) && len(seeds) > 1 {
 		t.Errorf("%d entries committed in %d runs: the schedules do too little", committed, len(seeds))
 	}
-	t.Logf("%d runs, %d entries committed", len(seeds), committed)
+	for _, k := range []string{"row 1", "row 2", "row 3", "row 4", "row 5", "install", "truncation", "staged truncation", "abdicate", "re-epoch", "sync confirmed true", "sync confirmed false"} {
+		if covered[k] < 5 && len(seeds) > 1 {
+			t.Errorf("%s happened %d times: the schedules do too little", k, covered[k])
+		}
+	}
+	t.Logf("%d runs, %d entries committed, %v", len(seeds), committed, covered)
 }
 
 // TestScheduleIsDeterministic runs one schedule twice and compares everything that was said.
