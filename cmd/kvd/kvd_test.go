@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -22,6 +23,7 @@ import (
 	"testing"
 	"time"
 
+	"kvd/ensemble/ensembletest"
 	"kvd/kv/client"
 )
 
@@ -656,6 +658,35 @@ func TestMetrics(t *testing.T) {
 	if !strings.Contains(d.stdout.text(), "ready") || strings.Contains(d.stdout.text(), "metrics") {
 		t.Errorf("stdout %q", d.stdout.text())
 	}
+}
+
+// In one process too: a member that dies stays dead, with a line that says so, and the last one ends it all.
+func TestDevMemberDies(t *testing.T) {
+	e := ensembletest.Start(t, 3)
+	r, w := io.Pipe()
+	var reader sync.WaitGroup
+	stderr := newLines(r, &reader)
+	outR, outW := io.Pipe()
+	stdout := newLines(outR, &reader)
+	g := &devGroup{members: slices.Clone(e.Members), stderr: w}
+	result := make(chan error)
+	go func() {
+		result <- g.run(context.Background(), nil, outW, nil, e.Servers())
+	}()
+	if m := stdout.find(`^ready (.*)$`); m == nil || m[1] != e.Servers() {
+		t.Fatalf("ready line %q", m)
+	}
+	for i := range 3 {
+		e.CloseMember(t, i)
+		if stderr.find(fmt.Sprintf(`^member %d died: .*; it stays dead$`, i+1)) == nil {
+			t.Errorf("no line about member %d", i+1)
+		}
+	}
+	if err := <-result; err == nil || !strings.Contains(err.Error(), "all members are dead") {
+		t.Errorf("got %v", err)
+	}
+	_, _ = w.Close(), outW.Close()
+	reader.Wait()
 }
 
 // The second signal does not wait for what the first one began.
