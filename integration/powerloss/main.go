@@ -65,6 +65,9 @@ func main() {
 	}
 }
 
+// errLost is what a run without syncs has to end with.
+var errLost = errors.New("acknowledged writes were lost, or members contradict")
+
 func run(ctx context.Context, o options) (err error) {
 	dir, err := os.MkdirTemp("", "kvd-powerloss-")
 	if err != nil {
@@ -94,8 +97,8 @@ func run(ctx context.Context, o options) (err error) {
 	case err != nil:
 		return err
 	case s.problems > 0:
-		return fmt.Errorf("acknowledged writes were lost, or members contradict: %d problems after %d cuts", s.problems, s.cuts)
-	case n.OK < 10*o.cuts:
+		return fmt.Errorf("%w: %d problems after %d cuts", errLost, s.problems, s.cuts)
+	case n.OK < s.o.cuts:
 		return fmt.Errorf("only %d acknowledged writes in %d cuts: the run means nothing", n.OK, s.cuts)
 	}
 	return nil
@@ -150,6 +153,9 @@ func (s *storm) run(ctx context.Context) error {
 		if err := s.round(ctx); err != nil {
 			return fmt.Errorf("cut %d: %w", s.cuts, err)
 		}
+		if s.problems > 0 {
+			return nil // a member said so itself; what follows would only repeat it
+		}
 		if s.cuts%s.o.checkEvery == 0 || s.cuts == s.o.cuts {
 			if err := s.judge(ctx); err != nil {
 				return fmt.Errorf("after cut %d: %w", s.cuts, err)
@@ -200,7 +206,7 @@ func (s *storm) round(ctx context.Context) error {
 		}
 	}
 	if s.problems > 0 {
-		return nil // what follows would only repeat it
+		return nil
 	}
 	if err := s.waitServing(ctx); err != nil {
 		return fmt.Errorf("%s, %d%% kept: the ensemble does not come back by itself: %w", what, percent, err)

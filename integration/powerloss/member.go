@@ -112,9 +112,12 @@ func (m *member) lost() (string, error) {
 		return "", err
 	}
 	if _, err := m.disk.fs.Stat(dataDir); err != nil {
-		return "", nil // nothing at all is left; the check of the writes will tell
+		return "the whole directory is gone", nil
 	}
 	_, r, err := wal.Inspect(dataDir, wal.Options{FS: m.disk.fs})
+	if r.Blank {
+		return "the log is blank", err
+	}
 	return r.Suspect, err
 }
 
