@@ -67,7 +67,8 @@ type Config struct {
 	TickTime time.Duration
 	// InitLimit, in TickTimes, bounds discovery and synchronization without progress. Default 10.
 	InitLimit int
-	// SyncLimit, in TickTimes, bounds how long a disk may stall before its member gives up its role. Default 5.
+	// SyncLimit, in TickTimes, bounds how long a disk may stall before its member gives up its role, and how
+	// long a learner may leave a proposal unacknowledged before its link is closed. Default 5.
 	SyncLimit int
 	// PingInterval is how often a leader pings its learners. Default 100ms.
 	PingInterval time.Duration
@@ -107,7 +108,7 @@ type Config struct {
 	DisablePurge bool
 
 	// MaxOutstandingRequests and MaxOutstandingBytes bound the client requests that this member has taken in
-	// and not answered; when they are reached it stops reading from its clients. Defaults 8192 and 64 MiB.
+	// and not answered; when they are reached it stops reading from its clients. Defaults 8192 and 64 MiB (or two frames).
 	MaxOutstandingRequests int
 	MaxOutstandingBytes    int64
 
@@ -169,7 +170,7 @@ func (c *Config) EnsureDefaults() {
 	def(&c.RetainEntries, 500_000)
 	def(&c.RetainBytes, 256<<20)
 	def(&c.MaxOutstandingRequests, 8192)
-	def(&c.MaxOutstandingBytes, 64<<20)
+	def(&c.MaxOutstandingBytes, max(64<<20, 2*int64(c.MaxFrameBytes)))
 	def(&c.Version, "kvd")
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: slog.Level(100)}))
@@ -223,12 +224,23 @@ func (c *Config) replicaConfig(members quorum.Config) replica.Config {
 		ID: c.ID, Members: members, Rand: newRand(), Incarnation: newIncarnation,
 		TickMs:    int(tick / time.Millisecond),
 		InitTicks: ticks(time.Duration(c.InitLimit) * c.TickTime), SyncTicks: ticks(c.LeaderTimeout), PingTicks: ticks(c.PingInterval),
+		StallTicks:    ticks(time.Duration(c.SyncLimit) * c.TickTime),
 		FinalizeTicks: ticks(c.FinalizeWait),
 		Protocol:      protocolVersions, Format: formatVersions,
 		MinSessionTimeoutMs: int32(c.MinSessionTimeout.Milliseconds()), MaxSessionTimeoutMs: int32(c.MaxSessionTimeout.Milliseconds()),
 		// The member's own intake is the tighter bound: the replica never refuses what it let in.
 		MaxQueuedOps: 2 * c.MaxOutstandingRequests, MaxQueuedBytes: int(2 * c.MaxOutstandingBytes),
+		MaxPayloadBytes: c.maxPayloadBytes(), MaxForwardedBytes: max(16<<20, c.maxPayloadBytes()),
 	}
+}
+
+// maxPayloadBytes bounds a transaction: the replica takes requests of up to half of it.
+func (c *Config) maxPayloadBytes() int { return max(16<<20, 2*c.MaxFrameBytes+1<<20) }
+
+// transportLimits has room for one transaction of the largest size in a frame, and for a few in a queue.
+func (c *Config) transportLimits() transport.Limits {
+	frame := max(64<<20, 2*c.maxPayloadBytes())
+	return transport.Limits{MaxFrameBytes: frame, MaxQueueBytes: 2 * frame}
 }
 
 // openClientListeners opens what was not handed in.

@@ -178,6 +178,7 @@ func (m *Member) start() (err error) {
 			LearnerListener: cfg.Listeners.Learner, ElectionListener: cfg.Listeners.Election,
 			Codec: transport.Codec{Append: zab.AppendMessage, Decode: zab.DecodeMessage}, Hello: hello.get, Handler: m.inbox,
 			Snapshots: arrivals{st.store, m.snaps}, Logger: m.log,
+			Limits: cfg.transportLimits(),
 		})
 		if err != nil {
 			return fmt.Errorf("peer ports: %w", err)

@@ -2,6 +2,7 @@ package ensemble
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -36,7 +37,8 @@ type snapshotter struct {
 	// Logged since the newest point.
 	bytes   int64
 	entries uint64
-	active  bool   // files are being written, or the batch that names them
+	probed  int64  // bytes at the last look at how much has changed
+	active  bool   // a goroutine is at work: writing, deleting or looking
 	retryAt int64  // tick before which no point is begun
 	term    uint64 // counts installs: an own point begun before one is worthless
 
@@ -59,9 +61,6 @@ func (s *snapshotter) logged(entries []kv.Entry) {
 		s.bytes += int64(len(entries[i].Payload)) + entryLogBytes
 	}
 	s.entries += uint64(len(entries))
-	if last, ok := s.newest(); ok && s.lastView != nil && s.bytes > last.FullBytes()/2 && s.bytes > s.trigger.MinLogBytes {
-		s.lastView = nil // so much changed that a delta is not worth the memory the old view holds
-	}
 }
 
 // entryLogBytes is about what an entry costs in the log beside its payload.
@@ -70,6 +69,9 @@ const entryLogBytes = 16
 // tick tells the replica what this member would like.
 func (s *snapshotter) tick(l *loop) {
 	last, _ := s.newest()
+	if s.lastView != nil && !s.active && s.bytes-s.probed >= probeLogBytes {
+		s.probe()
+	}
 	want := !s.active && l.clock.now() >= s.retryAt && s.trigger.Due(s.bytes, s.entries, last) && s.tree.View().Zxid() > last.Zxid
 	l.replica.SetSnapshot(want, s.active)
 	if len(l.awaitingSnapshot) > 0 {
@@ -77,6 +79,48 @@ func (s *snapshotter) tick(l *loop) {
 			l.replica.SnapshotProgress(w.Link)
 		}
 		s.start(l)
+	}
+}
+
+// A view kept for the next delta holds the old versions of all that has changed since. probe finds out, now and
+// then, how much that is: with a few hot nodes it is nothing, however much is logged; with changes all over the tree the
+// old view is soon as large as the tree, and the delta as large as a full file. It is then given up.
+const (
+	probeLogBytes = 8 << 20
+	// probeRecordBytes is what one changed record keeps alive beside itself: its share of the tree's copied nodes.
+	probeRecordBytes = 512
+	// maxOldViewBytes is always allowed; beyond it an eighth of the tree's data.
+	maxOldViewBytes = 8 << 20
+)
+
+func (s *snapshotter) probe() {
+	s.active = true
+	s.probed = s.bytes
+	old, now, term := s.lastView, s.tree.View(), s.term
+	s.group.Go(func() {
+		limit := max(maxOldViewBytes, now.DataBytes()/8)
+		var held int64
+		err := now.Diff(old, func(_ uint8, key, value []byte) error {
+			if held += int64(len(key)+len(value)) + probeRecordBytes; held > limit {
+				return errTooMuchChanged
+			}
+			return nil
+		})
+		s.inbox.push(probeDone{term: term, giveUp: err != nil}, false)
+	})
+}
+
+var errTooMuchChanged = errors.New("too much has changed")
+
+type probeDone struct {
+	term   uint64
+	giveUp bool
+}
+
+func (e probeDone) deliver(l *loop) {
+	l.snaps.active = false
+	if e.giveUp && e.term == l.snaps.term {
+		l.snaps.lastView = nil
 	}
 }
 
@@ -199,6 +243,7 @@ func (e snapshotDurable) deliver(l *loop) {
 	}
 	s.points, s.lastView = e.points, w.job.view
 	s.bytes -= w.job.bytes
+	s.probed = 0
 	s.entries -= w.job.entries
 	st := l.wal.State()
 	l.replica.SnapshotTaken(w.point.Zxid, w.point.Chain, st.LogStart, st.LogStartChain)
@@ -250,7 +295,7 @@ func (s *snapshotter) installing(p snapshot.Point) {
 	s.term++
 	s.points = []snapshot.Point{p}
 	s.lastView = nil
-	s.bytes, s.entries = 0, 0
+	s.bytes, s.entries, s.probed = 0, 0, 0
 }
 
 // snapshotRestored: the applier shows an installed snapshot.
