@@ -44,6 +44,8 @@ type clients struct {
 	queuedBytes      int
 	outstanding      ring[outstandingOp]
 	outstandingBytes int
+	// cancelled are sessions whose queued operations are to be dropped before anything else happens to the queue.
+	cancelled []kv.SessionID
 	// blocked: zab or the window had no room; try again after the next input that may have made some.
 	blocked bool
 
@@ -59,6 +61,7 @@ type clients struct {
 // is applied with this origin and token, or Ready.Failed names it.
 func (r *Replica) Submit(op ClientOp) error {
 	c := &r.clients
+	c.dropCancelled() // what comes now is of a new connection
 	size := op.size()
 	switch {
 	case r.stopping:
@@ -76,14 +79,25 @@ func (r *Replica) Submit(op ClientOp) error {
 // Cancel takes back the operations of a session that were not sent yet, without a report: its connection is gone.
 // An operation in flight stays in flight.
 func (r *Replica) Cancel(session kv.SessionID) {
-	c := &r.clients
+	if c := &r.clients; c.queue.len() > 0 {
+		c.cancelled = append(c.cancelled, session)
+	}
+}
+
+// dropCancelled carries out all cancellations in one pass: ten thousand connections may end at once.
+func (c *clients) dropCancelled() {
+	if len(c.cancelled) == 0 {
+		return
+	}
+	slices.Sort(c.cancelled)
 	c.queue.filter(func(op *queuedOp) bool {
-		if op.Session != session {
+		if _, gone := slices.BinarySearch(c.cancelled, op.Session); !gone {
 			return true
 		}
 		c.queuedBytes -= op.size()
 		return false
 	})
+	c.cancelled = c.cancelled[:0]
 }
 
 // Revalidate asks the leader whether a session that a client wants to resume here is alive; answered in
@@ -179,6 +193,7 @@ func (r *Replica) fail(request uint64, s kv.SessionID, o Outcome) {
 // endTerm reports Unknown for what was sent. What the own applier has already been handed will still get its
 // result. Queued operations of a session with an Unknown one go with it; the others wait for the next leader.
 func (c *clients) endTerm(r *Replica) {
+	c.dropCancelled()
 	var lost []kv.SessionID
 	c.outstanding.filter(func(op *outstandingOp) bool {
 		if op.zxid != 0 && op.zxid <= r.handed {
@@ -213,6 +228,7 @@ func (c *clients) failOutstanding(r *Replica) {
 }
 
 func (c *clients) refuseQueued(r *Replica) {
+	c.dropCancelled()
 	for c.queue.len() > 0 {
 		op := c.queue.pop()
 		c.queuedBytes -= op.size()
@@ -223,6 +239,7 @@ func (c *clients) refuseQueued(r *Replica) {
 // tickClients gives up on what waited too long for a leader.
 func (r *Replica) tickClients() {
 	c := &r.clients
+	c.dropCancelled()
 	old := r.now - int64(r.cfg.QueueTicks)
 	for c.queue.len() > 0 && c.queue.at(0).since < old {
 		op := c.queue.pop()
@@ -313,6 +330,7 @@ func (r *Replica) canPump() bool {
 
 // pump moves what waits to where it is decided: into the leader's own pipeline or onto the link.
 func (r *Replica) pump() {
+	r.clients.dropCancelled()
 	if !r.canPump() {
 		return
 	}

@@ -24,6 +24,9 @@ const (
 // errPayload is the reason for closing a link on which an impossible payload arrived.
 var errPayload = errors.New("malformed replica payload")
 
+// errFlood is the reason for closing a link whose learner does not keep its window.
+var errFlood = errors.New("more requests forwarded than the window allows")
+
 // opOverhead bounds what an operation adds to its body and auth in a forward payload.
 const opOverhead = 9 + 9 + 5 + 5 + 5
 

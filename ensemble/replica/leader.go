@@ -105,7 +105,11 @@ func (r *Replica) inbound(in *zab.Inbound) {
 	rd := reader{b: in.Payload}
 	rd.array()
 	kind := rd.uint32()
+	reason := errPayload
 	switch {
+	case r.lead != nil && (r.lead.remote.len() > r.learners()*r.cfg.MaxForwardedOps || len(r.lead.asked) > r.learners()*r.cfg.MaxQueuedOps):
+		// Learners keep their windows; somebody does not.
+		rd.bad, reason = true, errFlood
 	case r.lead != nil && kind == payloadForward:
 		for n := rd.uint32(); n > 0; n-- {
 			op := rd.clientOp()
@@ -127,11 +131,14 @@ func (r *Replica) inbound(in *zab.Inbound) {
 		rd.bad = true
 	}
 	if !rd.done() {
-		r.event("payload-refused", fmt.Sprintf("from=%d link=%d kind=%d", in.From, in.Link, kind))
+		r.event("payload-refused", fmt.Sprintf("from=%d link=%d kind=%d reason=%q", in.From, in.Link, kind, reason))
 		r.zab.LinkDown(in.From, in.Link)
-		r.closing = append(r.closing, zab.CloseLink{Peer: in.From, Link: in.Link, Reason: errPayload.Error()})
+		r.closing = append(r.closing, zab.CloseLink{Peer: in.From, Link: in.Link, Reason: reason.Error()})
 	}
 }
+
+// learners is how many members there can be; each of them has windows.
+func (r *Replica) learners() int { return len(r.cfg.Members.Voters) + len(r.cfg.Members.Observers) }
 
 // validated passes the leader's answer on, if it is still awaited.
 func (r *Replica) validated(v Revalidated) {

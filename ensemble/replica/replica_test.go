@@ -277,6 +277,52 @@ func TestMalformedPayloadClosesTheLink(t *testing.T) {
 	}
 }
 
+// TestFloodClosesTheLink: a learner that does not keep its window cannot fill the leader's memory.
+func TestFloodClosesTheLink(t *testing.T) {
+	l := newLab(t, 3, func(c *Config) { c.MaxForwardedOps = 10; c.MaxOutstandingEntries = 1 })
+	leader := l.leader()
+	l.hold = true // the leader's pipeline does not move
+	var from *node
+	var link zab.LinkID
+	for id, nd := range leader.links {
+		from, link = nd, id
+		break
+	}
+	leader.events = nil
+	for i := range uint64(100) {
+		op := create(i+1, 100, "/x")
+		leader.r.PeerMessage(from.id, link, &zab.Request{Payload: appendForwardOp(appendForwardHeader(nil, 1), &op)})
+		l.run()
+	}
+	if leader.links[link] != nil || leader.r.lead.remote.len() > 31 {
+		t.Errorf("the link stays, %d operations wait", leader.r.lead.remote.len())
+	}
+}
+
+// TestCancelTakesBackWhatWaits and nothing of the session's next connection.
+func TestCancelTakesBackWhatWaits(t *testing.T) {
+	l := newLab(t, 1, nil)
+	nd := l.nodes[0]
+	nd.open(1, 100)
+	nd.open(2, 200)
+	for _, op := range []ClientOp{create(3, 100, "/a"), create(4, 200, "/b")} {
+		if err := nd.r.Submit(op); err != nil {
+			t.Fatal(err)
+		}
+	}
+	nd.r.Cancel(100)
+	if err := nd.r.Submit(create(5, 100, "/c")); err != nil {
+		t.Fatal(err)
+	}
+	l.run()
+	if want := []uint64{1, 2, 4, 5}; !slices.Equal(nd.tokens, want) || len(nd.failed) != 0 {
+		t.Errorf("executed %v, want %v; failed %v", nd.tokens, want, nd.failed)
+	}
+	if st := nd.r.Status(); st.QueuedBytes != 0 {
+		t.Errorf("%d bytes are left in the books", st.QueuedBytes)
+	}
+}
+
 // TestSnapshotTurns: one member at a time, everybody in the end.
 func TestSnapshotTurns(t *testing.T) {
 	l := newLab(t, 3, nil)

@@ -31,9 +31,11 @@ type Member struct {
 	paused    bool
 	deferred  []event
 	woke      bool // the next tick follows a gap
+	stale     int  // ticks without a leader, or a quorum, that could be heard
 	links     map[zab.LinkID]*link
 	dialling  uint64
 	received  map[uint64]*point // by SnapshotRef.Handle
+	saving    *point            // files written, the batch that refers to them not queued yet
 	saved     *kv.View          // the content of the newest snapshot written in this life
 	role      zab.RoleChange
 	inc       zab.Incarnation
@@ -83,6 +85,7 @@ func (s *Sim) TryStart(id quorum.MemberID) error {
 	s.lives++
 	m.Up, m.life, m.paused, m.woke, m.deferred = true, s.lives, false, false, nil
 	m.links, m.received = map[zab.LinkID]*link{}, map[uint64]*point{}
+	m.stale = 0
 	m.role, m.serving, m.dialling, m.inc = zab.RoleChange{}, replica.Serving{}, 0, 0
 	m.applyQ, m.applying, m.snapping, m.sinceSnap = nil, false, false, 0
 	m.disk.writes, m.disk.born, m.disk.running = nil, nil, false
@@ -93,7 +96,7 @@ func (s *Sim) TryStart(id quorum.MemberID) error {
 	m.port.start(m)
 
 	view, base := kv.NewView(), kv.Zxid(0)
-	m.saved = nil
+	m.saved, m.saving = nil, nil
 	m.retain()
 	if p, ok := m.disk.newestPoint(); ok {
 		if view, base = m.load(&p), p.zxid; view == nil {
@@ -114,6 +117,9 @@ func (s *Sim) TryStart(id quorum.MemberID) error {
 	}
 	if s.opt.Tune != nil {
 		s.opt.Tune(id, &cfg)
+	}
+	if s.syncTicks = cfg.SyncTicks; s.syncTicks == 0 {
+		s.syncTicks = 20
 	}
 	rep, err := replica.New(cfg, replica.Start{
 		Durable:  m.disk.durable(),
@@ -138,6 +144,32 @@ func (s *Sim) TryStart(id quorum.MemberID) error {
 	return nil
 }
 
+// checkStale is L4: a leader that no quorum can reach, and a follower that its leader cannot reach, look within the sync
+// limit and a little.
+func (m *Member) checkStale(gap bool) {
+	s := m.sim
+	hears := func(from *Member) bool { return from.Up && !from.paused && s.reachable(from, m) }
+	alive := m.role.Stage != zab.Broadcast
+	switch m.role.Role {
+	case zab.Looking:
+		alive = true
+	case zab.Leading:
+		alive = alive || s.config.HasQuorum(func(id quorum.MemberID) bool { return id == m.ID || hears(s.member(id)) })
+	case zab.Following, zab.Observing:
+		alive = alive || hears(s.member(m.role.Leader))
+	}
+	if alive || gap {
+		m.stale = 0
+		return
+	}
+	if m.stale++; m.stale > s.syncTicks+staleTicks {
+		s.fail("L4", "member %d is %v %v in epoch %d, %d ticks after it could last hear from its leader or a quorum", m.ID, m.role.Role, m.role.Stage, m.role.Epoch, m.stale)
+	}
+}
+
+// staleTicks is what L4 allows beyond the sync limit: messages that were on their way, and the tick that notices.
+const staleTicks = 8
+
 // wallEpoch is the wall clock at virtual time 0.
 const wallEpoch = 1_700_000_000_000
 
@@ -147,6 +179,7 @@ func (m *Member) tick() {
 	m.woke = false
 	m.rep.SetDisk(m.disk.oldestMs(s.now), 1<<40)
 	m.rep.Tick(replica.Clock{WallMs: wallEpoch + s.now, Gap: gap})
+	m.checkStale(gap)
 	m.maybeSnapshot()
 	d := int64(tickMs)
 	if !s.calm {
@@ -215,6 +248,9 @@ func (s *Sim) Resume(id quorum.MemberID) {
 	s.logf("resume %d", id)
 	m.paused = false
 	m.woke = true
+	for _, o := range s.members {
+		o.stale = 0
+	}
 	late := m.deferred
 	m.deferred = nil
 	for pass := range 2 { // everything received first, the tick last

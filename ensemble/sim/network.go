@@ -309,6 +309,9 @@ func (s *Sim) deliver(l *link, side int) {
 		return
 	}
 	msg := *m
+	if to.role.Role != zab.Leading || s.now-p.queue[0].at > 100 {
+		to.stale = 0 // perhaps held back by a cut that has ended meanwhile: a late sign of life, but one
+	}
 	p.queue = p.queue[1:]
 	if r == nil {
 		s.received(&msg)

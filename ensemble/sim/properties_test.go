@@ -257,6 +257,11 @@ func TestEveryPropertyCanFail(t *testing.T) {
 			s.Crash(3)
 			s.Settle()
 		}},
+		{"L4", "a leader without a quorum leads on", func(s *Sim) {
+			s.syncTicks = -7
+			s.Isolate(3)
+			s.Run(8)
+		}},
 		{"L5", "an operation is never answered", func(s *Sim) {
 			c := s.At(1)
 			c.pending = append(c.pending, &Op{Client: c, since: 1 << 60})

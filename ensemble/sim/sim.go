@@ -81,6 +81,7 @@ type Sim struct {
 	tokens     uint64
 	done       int       // operations finished
 	snaps      int       // snapshots installed
+	syncTicks  int       // of the members, for L4
 	faultEvery int       // one fault in so many steps
 	round      fle.Round // of scripted elections
 }

@@ -78,6 +78,12 @@ func (m *Member) retain() {
 			keep = append(keep, ps[i].files)
 		}
 	}
+	if m.saving != nil {
+		keep = append(keep, m.saving.files)
+	}
+	for _, p := range m.received { // about to be installed, or given up
+		keep = append(keep, p.files)
+	}
 	for _, w := range m.disk.writes { // what an earlier batch of the queue installs and a later one forgets
 		if w.install != nil {
 			keep = append(keep, w.install.files)
@@ -115,7 +121,9 @@ func (m *Member) takeSnapshot() {
 	if !ok {
 		return
 	}
+	m.saving = &p
 	s.after(s.between(5, 100), m, "snapshot", func() {
+		m.saving = nil
 		m.disk.store.Sync()
 		if p.zxid <= m.handed.base {
 			m.snapping = false // overtaken by an installed one
