@@ -11,9 +11,9 @@ import (
 	"kvd/kv/client"
 )
 
-// BenchmarkWrites is 16 connections with 16 outstanding 128-byte setData each, over TCP, on three members in this
-// process. cpu-us/op is user and system time of the whole process, clients included, for each write.
-func BenchmarkWrites(b *testing.B) {
+// load is 16 connections with 16 calls outstanding each, over TCP, on three members in this process. cpu-us/op is user
+// and system time of the whole process, clients included, for each call.
+func load(b *testing.B, call func(ctx context.Context, c *client.Client, path string) error) {
 	ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
 	defer cancel()
 	tr := startTrio(b, nil)
@@ -31,7 +31,6 @@ func BenchmarkWrites(b *testing.B) {
 			write(b, ctx, c, fmt.Sprintf("/n%d-%d", i, j))
 		}
 	}
-	data := make([]byte, 128)
 	left := make(chan struct{}, b.N)
 	for range b.N {
 		left <- struct{}{}
@@ -46,7 +45,7 @@ func BenchmarkWrites(b *testing.B) {
 			wg.Go(func() {
 				path := fmt.Sprintf("/n%d-%d", i, j)
 				for range left {
-					if _, err := clients[i].Set(ctx, path, data, -1); err != nil {
+					if err := call(ctx, clients[i], path); err != nil {
 						b.Error(err)
 						return
 					}
@@ -58,6 +57,23 @@ func BenchmarkWrites(b *testing.B) {
 	b.StopTimer()
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &after)
 	cpu := after.Utime.Nano() + after.Stime.Nano() - before.Utime.Nano() - before.Stime.Nano()
-	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "writes/s")
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "calls/s")
 	b.ReportMetric(float64(cpu)/1e3/float64(b.N), "cpu-us/op")
+}
+
+// BenchmarkWrites is load with 128-byte setData.
+func BenchmarkWrites(b *testing.B) {
+	data := make([]byte, 128)
+	load(b, func(ctx context.Context, c *client.Client, path string) error {
+		_, err := c.Set(ctx, path, data, -1)
+		return err
+	})
+}
+
+// BenchmarkReads is load with getData.
+func BenchmarkReads(b *testing.B) {
+	load(b, func(ctx context.Context, c *client.Client, path string) error {
+		_, _, err := c.Get(ctx, path)
+		return err
+	})
 }

@@ -358,8 +358,11 @@ func (p *clientPort) janitor() {
 func (p *clientPort) inspect(c *conn) {
 	now := p.clock.now()
 	if c.sessionID() == 0 {
-		if now-c.heard.Load() > handshakeTicks {
+		switch {
+		case now-c.heard.Load() > handshakeTicks:
 			c.close("no handshake in time")
+		case !p.gate.isOpen() && now-max(p.gate.shutSince.Load(), c.heard.Load()) > gateTicks:
+			c.close("") // its session waits for a leader
 		}
 		return
 	}
