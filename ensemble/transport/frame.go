@@ -81,6 +81,7 @@ type frameReader struct {
 	r        *bufio.Reader
 	maxBytes int // kind and body
 	slab     []byte
+	progress func() // nil, or called whenever another growStep of a large frame has arrived
 }
 
 func newFrameReader(r io.Reader, maxBytes int) *frameReader {
@@ -127,9 +128,20 @@ func (fr *frameReader) body(n int) ([]byte, error) {
 }
 
 func (fr *frameReader) fill(b []byte) error {
-	_, err := io.ReadFull(fr.r, b)
-	if errors.Is(err, io.EOF) {
-		return io.ErrUnexpectedEOF
+	for {
+		n := min(len(b), growStep)
+		_, err := io.ReadFull(fr.r, b[:n])
+		if errors.Is(err, io.EOF) {
+			return io.ErrUnexpectedEOF
+		}
+		if err != nil {
+			return err
+		}
+		if n == growStep && fr.progress != nil {
+			fr.progress()
+		}
+		if b = b[n:]; len(b) == 0 {
+			return nil
+		}
 	}
-	return err
 }

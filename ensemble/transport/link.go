@@ -392,6 +392,7 @@ func (l *link) drainQueue() {
 // read delivers frames until the connection ends and returns why.
 func (l *link) read() error {
 	fr := newFrameReader(l.c, l.t.o.Limits.MaxFrameBytes)
+	fr.progress = func() { l.t.o.Handler.SnapshotProgress(l.id) }
 	for {
 		kind, body, err := fr.next()
 		if err == nil {

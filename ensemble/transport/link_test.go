@@ -228,6 +228,35 @@ func TestConnectAttempts(t *testing.T) {
 	}
 }
 
+// While a large message is under way the handler hears that its sender is alive: nothing else can arrive meanwhile.
+func TestLargeMessageShowsProgress(t *testing.T) {
+	n := newNet(t, 1, 2)
+	leader := n.start(2, nil)
+	c := rawLearner(t, n, &node{Transport: &Transport{o: Options{ID: 1}}}, leader, false)
+	f := newFrame(kindMessage)
+	f.buf, _ = testCodec.Append(f.buf, &zab.Request{Payload: make([]byte, 8<<20)})
+	f.seal()
+	if _, err := c.Write(f.buf[:5<<20]); err != nil {
+		t.Fatal(err)
+	}
+	steps := 0
+	leader.rec.wait(t, 0, "fourth step", func(e event) bool {
+		if e.kind == "progress" {
+			steps++
+		}
+		return steps == 4
+	})
+	if leader.rec.countKind("msg") > 0 {
+		t.Error("half a message was delivered")
+	}
+	if _, err := c.Write(f.buf[5<<20:]); err != nil {
+		t.Fatal(err)
+	}
+	if e, _ := leader.rec.waitKind(t, 0, "msg"); len(text(e)) != 8<<20 {
+		t.Errorf("%d bytes arrived", len(text(e)))
+	}
+}
+
 // A learner that connects anew (its old process died with the host) replaces its old link.
 func TestNewerLinkOfSameLearnerReplaces(t *testing.T) {
 	n := newNet(t, 1, 2)

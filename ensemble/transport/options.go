@@ -50,7 +50,8 @@ type Handler interface {
 	// ConnectFailed ends an attempt that no newer one has replaced.
 	ConnectFailed(attempt uint64, err error)
 
-	// SnapshotProgress says that a stream on this link, in either direction, moved.
+	// SnapshotProgress says that a stream on this link, in either direction, moved, or that another MiB of a large
+	// message has arrived: the peer is alive although no whole message has come for a while.
 	SnapshotProgress(link zab.LinkID)
 	// SnapshotReceived ends a stream at the receiver: err nil means that point is durable in Options.Snapshots.
 	// It precedes every message that the sender queued after SnapshotSent. With an error it may come after
