@@ -23,11 +23,11 @@ type outstandingOp struct {
 	bytes   int
 }
 
-// question is a revalidation or a sync on its way: both may be asked again.
+// question is a revalidation on its way. It may be asked again: nothing comes of asking twice.
 type question struct {
 	revalidation
-	since int64
-	asked bool
+	since    int64
+	answered bool // out of order; it leaves when it comes to the front
 }
 
 // syncGroup is all syncs that were asked for in one turn: one confirmed point answers them all.
@@ -49,7 +49,10 @@ type clients struct {
 	// blocked: zab or the window had no room; try again after the next input that may have made some.
 	blocked bool
 
-	questions []question
+	// questions are in the order in which they came; the first asked of them have been put to the present leader, whose
+	// answers come in that order, or nearly.
+	questions ring[question]
+	asked     int
 	syncs     []syncGroup
 	nextSync  uint64
 
@@ -104,11 +107,11 @@ func (c *clients) dropCancelled() {
 // Ready.Revalidated with the same token.
 func (r *Replica) Revalidate(request uint64, id kv.SessionID, password [16]byte, timeoutMs int32) {
 	q := question{revalidation: revalidation{request: request, session: id, password: password, timeoutMs: timeoutMs}, since: r.now}
-	if r.stopping || len(r.clients.questions) >= r.cfg.MaxQueuedOps {
+	if r.stopping || r.clients.questions.len() >= r.cfg.MaxQueuedOps {
 		r.answer(Revalidated{Request: request, Session: id, Validity: NoAnswer})
 		return
 	}
-	r.clients.questions = append(r.clients.questions, q)
+	r.clients.questions.push(q)
 }
 
 // SyncRead asks for a confirmed read point, answered in Ready.Synced with ID = request: a read at an applied zxid
@@ -213,9 +216,7 @@ func (c *clients) endTerm(r *Replica) {
 		r.fail(op.Request, op.Session, NotSent)
 		return false
 	})
-	for i := range c.questions {
-		c.questions[i].asked = false
-	}
+	c.asked = 0
 	// zab ends its syncs itself (Synced.OK false), see synced.
 }
 
@@ -246,18 +247,39 @@ func (r *Replica) tickClients() {
 		c.queuedBytes -= op.size()
 		r.fail(op.Request, op.Session, NotSent)
 	}
-	c.questions = slices.DeleteFunc(c.questions, func(q question) bool {
-		if q.since < old {
+	for c.questions.len() > 0 && c.questions.at(0).since < old {
+		if q := c.questions.at(0); !q.answered {
 			r.answer(Revalidated{Request: q.request, Session: q.session, Validity: NoAnswer})
-			return true
 		}
-		return false
-	})
+		c.popQuestion()
+	}
 	for len(c.syncs) > 0 && c.syncs[0].since < old && !c.syncs[0].gap {
 		for _, q := range c.syncs[0].requests {
 			r.answerSync(q, 0, false)
 		}
 		c.syncs = slices.Delete(c.syncs, 0, 1)
+	}
+}
+
+func (c *clients) popQuestion() {
+	c.questions.pop()
+	c.asked = max(0, c.asked-1)
+}
+
+// validated passes the leader's answer on, if it is still awaited.
+func (r *Replica) validated(v Revalidated) {
+	c := &r.clients
+	for i := range c.asked {
+		q := c.questions.at(i)
+		if q.request != v.Request || q.answered {
+			continue
+		}
+		q.answered = true
+		r.answer(v)
+		break
+	}
+	for c.questions.len() > 0 && c.questions.at(0).answered {
+		c.popQuestion()
 	}
 }
 
@@ -315,17 +337,7 @@ func (r *Replica) canPump() bool {
 	if c.queue.len() > 0 || (r.lead != nil && (r.lead.remote.len() > 0 || len(r.lead.expiring) > 0)) {
 		return true
 	}
-	for i := range c.questions {
-		if !c.questions[i].asked {
-			return true
-		}
-	}
-	for i := range c.syncs {
-		if c.syncs[i].id == 0 {
-			return true
-		}
-	}
-	return false
+	return c.asked < c.questions.len() || slices.ContainsFunc(c.syncs, func(g syncGroup) bool { return g.id == 0 })
 }
 
 // pump moves what waits to where it is decided: into the leader's own pipeline or onto the link.
@@ -384,15 +396,11 @@ func (r *Replica) forward() {
 			c.outstandingBytes += size
 		}
 	}
-	for i := range c.questions {
-		q := &c.questions[i]
-		if q.asked {
-			continue
-		}
-		if !r.zab.SendRequest(appendRevalidation(nil, &q.revalidation)) {
+	for c.asked < c.questions.len() {
+		if q := c.questions.at(c.asked); !q.answered && !r.zab.SendRequest(appendRevalidation(nil, &q.revalidation)) {
 			c.blocked = true
 			return
 		}
-		q.asked = true
+		c.asked++
 	}
 }

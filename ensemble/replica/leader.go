@@ -30,7 +30,10 @@ type leader struct {
 	sessions *sessions // nil until first opened in this term
 	due      []kv.SessionID
 	// expiring are sessions whose end is decided and not yet proposed.
-	expiring       []kv.SessionID
+	expiring []kv.SessionID
+	// ending are all sessions whose end is decided and not yet applied here; ended are the proposals, in order.
+	ending         map[kv.SessionID]bool
+	ended          ring[endOfSession]
 	gap            gapState
 	proposedLevels zab.Levels
 
@@ -51,6 +54,12 @@ const (
 	gapAsked          // a sync is under way
 )
 
+// endOfSession is a proposed closeSession.
+type endOfSession struct {
+	session kv.SessionID
+	zxid    kv.Zxid
+}
+
 // remoteOp is an operation that a learner forwarded.
 type remoteOp struct {
 	ClientOp
@@ -68,7 +77,7 @@ type askedValidity struct {
 // leaderStage follows a leader through discovery, synchronization and broadcast, and through a re-epoch.
 func (r *Replica) leaderStage(c zab.RoleChange) {
 	if r.lead == nil {
-		r.lead = &leader{prep: kv.NewPreparer(r.view)}
+		r.lead = &leader{prep: kv.NewPreparer(r.view), ending: make(map[kv.SessionID]bool)}
 		r.clients.touches = r.clients.touches[:0] // every session gets a full time-out at establishment
 		clear(r.clients.touched)
 	}
@@ -140,17 +149,6 @@ func (r *Replica) inbound(in *zab.Inbound) {
 // learners is how many members there can be; each of them has windows.
 func (r *Replica) learners() int { return len(r.cfg.Members.Voters) + len(r.cfg.Members.Observers) }
 
-// validated passes the leader's answer on, if it is still awaited.
-func (r *Replica) validated(v Revalidated) {
-	c := &r.clients
-	i := slices.IndexFunc(c.questions, func(q question) bool { return q.request == v.Request && q.session == v.Session })
-	if i < 0 {
-		return
-	}
-	c.questions = slices.Delete(c.questions, i, i+1)
-	r.answer(v)
-}
-
 // validity decides about a resume. The leader's deadlines are the overlay: a session in flight is there, one whose end
 // is in flight is not. That end may still be lost with this leader, so nobody is told of it before it is applied:
 // ok is false until then.
@@ -159,8 +157,7 @@ func (r *Replica) validity(q *revalidation, from quorum.MemberID) (v Revalidated
 	v = Revalidated{Request: q.request, Session: q.session, Validity: Gone, Fresh: max(l.openFrom, r.zab.Status().Last)}
 	s := l.sessions.get(q.session)
 	if s == nil {
-		_, ending := r.view().Session(q.session)
-		return v, !ending
+		return v, !l.ending[q.session]
 	}
 	if subtle.ConstantTimeCompare(s.password[:], q.password[:]) != 1 {
 		v.Validity = WrongPassword
@@ -169,6 +166,13 @@ func (r *Replica) validity(q *revalidation, from quorum.MemberID) (v Revalidated
 	v.Validity, v.TimeoutMs = Valid, r.clampTimeout(q.timeoutMs)
 	l.sessions.touch(q.session, v.TimeoutMs, from)
 	return v, true
+}
+
+// appliedEnds forgets the ends of sessions that the tree shows.
+func (l *leader) appliedEnds(z kv.Zxid) {
+	for l.ended.len() > 0 && l.ended.at(0).zxid <= z {
+		delete(l.ending, l.ended.pop().session)
+	}
 }
 
 // answerAsked answers the revalidations that can be answered now.
@@ -240,9 +244,8 @@ func (r *Replica) pumpLeader() {
 		}
 		l.remote.pop()
 	}
-	for i := range c.questions {
-		if q := &c.questions[i]; !q.asked {
-			q.asked = true
+	for ; c.asked < c.questions.len(); c.asked++ {
+		if q := c.questions.at(c.asked); !q.answered {
 			l.asked = append(l.asked, askedValidity{q.revalidation, r.cfg.ID, 0})
 		}
 	}
@@ -279,6 +282,8 @@ func (r *Replica) propose(origin quorum.MemberID, op *ClientOp) (kv.Zxid, bool) 
 			l.sessions.add(op.Session, l.request.Password, l.request.Timeout, origin)
 		case OpCloseSession:
 			l.sessions.remove(op.Session)
+			l.ending[op.Session] = true
+			l.ended.push(endOfSession{op.Session, z})
 		}
 	}
 	return z, true
@@ -355,6 +360,7 @@ func (r *Replica) tickLeader(gap bool) {
 	for _, id := range l.due {
 		l.expiring = append(l.expiring, id)
 		l.sessions.remove(id)
+		l.ending[id] = true
 		r.event("session-expired", fmt.Sprintf("session=%v", id))
 	}
 }

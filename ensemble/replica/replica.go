@@ -180,6 +180,7 @@ func (r *Replica) Applied(z kv.Zxid, request uint64) {
 	}
 	r.openLeader()
 	if r.lead != nil {
+		r.lead.appliedEnds(z)
 		r.answerAsked()
 	}
 	r.refreshServing()

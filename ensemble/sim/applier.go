@@ -4,11 +4,22 @@ import (
 	"fmt"
 
 	"kvd/zab"
+	"kvd/zab/quorum"
 )
+
+// HoldApply stops a member's applier, as a slow processor does; ReleaseApply lets it go on.
+func (s *Sim) HoldApply(id quorum.MemberID) { s.member(id).applyHeld = true }
+
+// ReleaseApply: see HoldApply.
+func (s *Sim) ReleaseApply(id quorum.MemberID) {
+	m := s.member(id)
+	m.applyHeld = false
+	m.startApplier()
+}
 
 // startApplier lets the applier take its next piece of work.
 func (m *Member) startApplier() {
-	if m.applying || len(m.applyQ) == 0 {
+	if m.applying || m.applyHeld || len(m.applyQ) == 0 {
 		return
 	}
 	m.applying = true

@@ -42,6 +42,7 @@ type Member struct {
 	serving   replica.Serving
 	applyQ    []applyItem
 	applying  bool
+	applyHeld bool
 	snapping  bool
 	sinceSnap int
 	handed    content // the disk's content as it will be when all queued writes are done
@@ -87,6 +88,7 @@ func (s *Sim) TryStart(id quorum.MemberID) error {
 	m.links, m.received = map[zab.LinkID]*link{}, map[uint64]*point{}
 	m.stale = 0
 	m.role, m.serving, m.dialling, m.inc = zab.RoleChange{}, replica.Serving{}, 0, 0
+	m.applyHeld = false
 	m.applyQ, m.applying, m.snapping, m.sinceSnap = nil, false, false, 0
 	m.disk.writes, m.disk.born, m.disk.running = nil, nil, false
 	if m.disk.mode == diskFail {

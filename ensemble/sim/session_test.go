@@ -106,6 +106,32 @@ func TestSessionMovesBetweenMembers(t *testing.T) {
 	recovered(t, s)
 }
 
+// TestNobodyIsToldOfAnUncommittedEnd: the end of a session is proposed and not committed, and the leader has not even applied
+// its beginning. Whoever wants to resume it hears nothing until one or the other is decided.
+func TestNobodyIsToldOfAnUncommittedEnd(t *testing.T) {
+	s := scene(t, Options{})
+	led(t, s, 3)
+	s.Run(5)
+	s.HoldApply(3)
+	c := s.At(1)
+	s.Run(2)
+	hold := s.Hold(Is("ACK", 0, 3))
+	c.submit(kv.Request{Op: kv.OpCloseSession})
+	s.member(1).run()
+	s.Run(2)
+	id := c.session
+	c.hangUp()
+	c.connectTo(s.member(2))
+	s.Run(4)
+	check(t, c.session == id && c.state == resuming, "told something in state %d", c.state) // else C4 has failed too
+	s.Release(hold)
+	s.Run(4)
+	check(t, c.state == resuming, "told before the leader applied it")
+	s.ReleaseApply(3)
+	check(t, s.Until(20, func() bool { return c.session != id }), "never told: state %d", c.state)
+	recovered(t, s)
+}
+
 // TestShutdownHandsOver: a leader that is told to stop lets its outstanding writes commit, and the others elect without
 // waiting for a time-out.
 func TestShutdownHandsOver(t *testing.T) {
