@@ -20,7 +20,11 @@ func TestRandomSchedules(t *testing.T) {
 		}
 		return
 	}
-	for i := range *schedules {
+	n := *schedules
+	if testing.Short() {
+		n = min(n, 60)
+	}
+	for i := range n {
 		r := Run(Schedule{Seed: uint64(i + 1), Steps: *steps})
 		if r.Err != nil {
 			t.Fatalf("seed %d: %v\nreplay: go test ./ensemble/sim -run '^%s$' -v -steps=%d -seed=%d", r.Seed, r.Err, t.Name(), *steps, r.Seed)
