@@ -102,6 +102,7 @@ func NewRandom(c Schedule) *Sim {
 	}
 	s := New(opt)
 	s.faultEvery = pick(8, 15, 30, 60, 150, 400)
+	s.wipes = pick(0, 0, 0, 0, 1) == 1
 	if c.LoseProposals > 0 {
 		s.Lose(func(m *Message) bool {
 			p, ok := m.Zab.(*zab.Proposal)
@@ -119,7 +120,7 @@ func (s *Sim) fault() {
 	if l := s.Leader(); l != nil && s.rng.IntN(3) == 0 {
 		m = l
 	}
-	switch s.rng.IntN(22) {
+	switch s.rng.IntN(23) {
 	case 0, 1, 2:
 		s.Crash(m.ID)
 	case 3, 4, 5, 6:
@@ -166,6 +167,8 @@ func (s *Sim) fault() {
 		if m.Up && !m.paused {
 			s.TakeSnapshot(m.ID) // and drop the log up to it: whoever is behind needs a SNAP
 		}
+	case 22:
+		s.wipeOne(m)
 	case 21:
 		if s.rng.IntN(4) == 0 { // the power goes
 			for _, x := range s.members {
@@ -177,6 +180,21 @@ func (s *Sim) fault() {
 			m.run()
 		}
 	}
+}
+
+// wipeOne destroys the disk of a member, if the schedule has such faults and nobody else has forgotten anything: one loss at
+// a time is what a quorum can bear.
+func (s *Sim) wipeOne(m *Member) {
+	if !s.wipes {
+		return
+	}
+	for _, o := range s.members {
+		if o.disk.unknown {
+			return
+		}
+	}
+	s.Crash(m.ID)
+	s.Wipe(m.ID, s.rng.IntN(2) == 0)
 }
 
 // crashSoon ends a member at one of the next points of its work.
