@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"reflect"
 	"runtime"
 	"slices"
 	"strings"
@@ -67,119 +66,10 @@ func dial(t testing.TB, servers string, opts ...client.Option) *client.Client {
 	return c
 }
 
-func must[T any](t testing.TB) func(v T, err error) T {
-	return func(v T, err error) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
-}
-
-func TestOperations(t *testing.T) {
+// The server of clienttest passes the suite that the real ones pass.
+func TestConformance(t *testing.T) {
 	_, addr := startServer(t)
-	ctx := context10(t)
-	for _, chroot := range []string{"", "/base", "/base/inner"} {
-		t.Run("chroot "+chroot, func(t *testing.T) {
-			root := dial(t, addr)
-			if chroot != "" {
-				if _, _, err := root.Create(ctx, chroot, nil, kv.FlagPersistent); err != nil {
-					t.Fatal(err)
-				}
-			}
-			c := dial(t, addr+chroot)
-			name, stat, err := c.Create(ctx, "/a", []byte("one"), kv.FlagPersistent)
-			if err != nil || name != "/a" || stat.DataLength != 3 {
-				t.Fatalf("create: %q %+v %v", name, stat, err)
-			}
-			if got, _, err := root.Get(ctx, chroot+"/a"); err != nil || string(got) != "one" {
-				t.Fatalf("seen from the root: %q %v", got, err)
-			}
-			stat, err = c.Set(ctx, "/a", []byte("two"), 0)
-			if err != nil || stat.Version != 1 {
-				t.Fatalf("set: %+v %v", stat, err)
-			}
-			if _, err = c.Set(ctx, "/a", nil, 0); !errors.Is(err, kv.ErrBadVersion) {
-				t.Fatalf("set with a wrong version: %v", err)
-			}
-			data, got, err := c.Get(ctx, "/a")
-			if err != nil || string(data) != "two" || got != stat {
-				t.Fatalf("get: %q %+v %v", data, got, err)
-			}
-			if got, err := c.Exists(ctx, "/a"); err != nil || got != stat {
-				t.Fatalf("exists: %+v %v", got, err)
-			}
-			for range 3 {
-				if name, _, err = c.Create(ctx, "/a/s-", nil, kv.FlagEphemeralSequential); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if name != "/a/s-0000000002" {
-				t.Fatalf("third sequential node: %q", name)
-			}
-			names, stat, err := c.Children(ctx, "/a")
-			if err != nil || !slices.Equal(names, []string{"s-0000000000", "s-0000000001", "s-0000000002"}) || stat.NumChildren != 3 {
-				t.Fatalf("children: %v %+v %v", names, stat, err)
-			}
-			if err := c.Delete(ctx, "/a", wire.AnyVersion); !errors.Is(err, kv.ErrNotEmpty) {
-				t.Fatalf("delete: %v", err)
-			}
-			if err := c.Sync(ctx, "/a"); err != nil {
-				t.Fatal(err)
-			}
-			names, _, err = c.Children(ctx, "/")
-			if err != nil || !slices.Contains(names, "a") {
-				t.Fatalf("children of /: %v %v", names, err)
-			}
-			res, err := c.Multi(ctx, client.CreateOp("/m", []byte("x"), 0), client.SetOp("/m", []byte("y"), 0), client.CheckOp("/m", 1), client.DeleteOp("/a/s-0000000001", -1))
-			if err != nil || len(res) != 4 || res[0].Path != "/m" || res[1].Stat.Version != 1 {
-				t.Fatalf("multi: %+v %v", res, err)
-			}
-			res, err = c.Multi(ctx, client.DeleteOp("/m", -1), client.CheckOp("/none", -1), client.DeleteOp("/a", -1))
-			var me *client.MultiError
-			if !errors.Is(err, kv.ErrNoNode) || !errors.As(err, &me) || me.Index != 1 || len(res) != 3 || !errors.Is(res[2].Err, kv.ErrRuntimeInconsistency) {
-				t.Fatalf("failing multi: %+v %v", res, err)
-			}
-			if _, err := c.Exists(ctx, "/m"); err != nil {
-				t.Fatalf("a failed multi deleted: %v", err)
-			}
-			if res, err := c.Multi(ctx); err != nil || len(res) != 0 {
-				t.Fatalf("empty multi: %v %v", res, err)
-			}
-			if err := root.Close(); err != nil {
-				t.Fatal(err)
-			}
-		})
-	}
-}
-
-// Null, empty and full data stay apart, and a returned value is not touched by later calls.
-func TestData(t *testing.T) {
-	_, addr := startServer(t)
-	c, ctx := dial(t, addr), context10(t)
-	for i, data := range [][]byte{nil, {}, []byte("x")} {
-		p := fmt.Sprintf("/d%d", i)
-		if _, _, err := c.Create(ctx, p, data, 0); err != nil {
-			t.Fatal(err)
-		}
-		got, _, err := c.Get(ctx, p)
-		if err != nil || !reflect.DeepEqual(got, data) {
-			t.Errorf("%#v comes back as %#v, %v", data, got, err)
-		}
-	}
-	first, _, _ := c.Get(ctx, "/d2")
-	if _, err := c.Set(ctx, "/d2", []byte("y"), -1); err != nil {
-		t.Fatal(err)
-	}
-	for range 50 {
-		if _, _, err := c.Get(ctx, "/d2"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if string(first) != "x" {
-		t.Errorf("an earlier result became %q", first)
-	}
+	clienttest.Conformance(t, addr)
 }
 
 func TestErrorsNameTheCall(t *testing.T) {
@@ -591,10 +481,9 @@ func TestCutsUnderLoad(t *testing.T) {
 	s, addr := startServer(t)
 	c, ctx := dial(t, addr, client.WithBackoff(time.Millisecond, 5*time.Millisecond)), context10(t)
 	for i := range 8 {
-		must[kv.Stat](t)(func() (kv.Stat, error) {
-			_, stat, err := c.Create(ctx, fmt.Sprintf("/n%d", i), nil, 0)
-			return stat, err
-		}())
+		if _, _, err := c.Create(ctx, fmt.Sprintf("/n%d", i), nil, 0); err != nil {
+			t.Fatal(err)
+		}
 	}
 	var ok, unknown [8]int32
 	var wg, cutter sync.WaitGroup
