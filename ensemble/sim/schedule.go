@@ -32,6 +32,8 @@ type Result struct {
 	Epochs    int // established
 	Ops       int // operations that clients finished
 	Snaps     int // snapshots installed
+	// Recovery is how many ticks it took from the end of the faults until everybody served.
+	Recovery int
 	// Messages counts what arrived, by kind.
 	Messages map[string]int
 	// Events counts what the replicas told, by kind.
@@ -50,7 +52,7 @@ func Run(c Schedule) (res Result) {
 		}
 		res.Err, res.Steps, res.Committed, res.Epochs, res.Ops = s.failure, s.Steps, len(s.ghost.g), len(s.ghost.epochs), s.done
 		res.Snaps, res.Trace, res.Messages = s.snaps, s.trace.Bytes(), s.arrived
-		res.Events = s.happened
+		res.Events, res.Recovery = s.happened, s.recovery
 	}()
 	steps := c.Steps
 	if steps == 0 {
@@ -211,7 +213,7 @@ func (s *Sim) crashSoon(m *Member) {
 
 // settleTicks is the time within which an ensemble without faults has to recover: election, retries of dials that were
 // swallowed, synchronization and the time-outs of what is left over (B1, B2, B3 of zab-rules d together).
-const settleTicks = 600
+const settleTicks = 200
 
 // Settle ends all faults and demands what liveness promises.
 func (s *Sim) Settle() {
@@ -230,7 +232,10 @@ func (s *Sim) Settle() {
 	s.Heal()
 	s.calm = true
 	s.StartAll()
-	if !s.Until(settleTicks, s.recovered) {
+	began := s.now
+	ok := s.Until(settleTicks, s.recovered)
+	s.recovery = int((s.now - began) / tickMs)
+	if !ok {
 		if s.failure == nil {
 			s.fail("L1", "%d ticks after the last fault: %s", settleTicks, s.describe())
 		}

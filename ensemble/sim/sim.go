@@ -82,6 +82,7 @@ type Sim struct {
 	done       int       // operations finished
 	snaps      int       // snapshots installed
 	syncTicks  int       // of the members, for L4
+	recovery   int       // ticks from the end of the faults until everybody served
 	wipes      bool      // random schedules destroy disks, one at a time
 	faultEvery int       // one fault in so many steps
 	round      fle.Round // of scripted elections

@@ -7,12 +7,19 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"kvd/ensemble/sim"
 )
+
+// slow is a schedule's recovery, and the seed to look at if it was slow.
+type slow struct {
+	ticks int
+	seed  uint64
+}
 
 func main() {
 	schedules := flag.Int("schedules", 1000, "random schedules to run")
@@ -34,6 +41,7 @@ func main() {
 		byProperty                            = map[string]int{}
 		messages                              = map[string]int{}
 		happened                              = map[string]int{}
+		recovery                              []slow
 	)
 	for range max(1, *workers) {
 		wg.Go(func() {
@@ -57,6 +65,7 @@ func main() {
 				for k, n := range r.Messages {
 					messages[k] += n
 				}
+				recovery = append(recovery, slow{r.Recovery, seed})
 				for k, n := range r.Events {
 					happened[k] += n
 				}
@@ -76,6 +85,10 @@ func main() {
 	wg.Wait()
 	fmt.Printf("%d schedules, %d events, %d epochs established, %d transactions committed, %d client operations, %d snapshots installed, %d failed, %.1f s\n",
 		done, events, epochs, committed, ops, snaps, failed, time.Since(began).Seconds())
+	slices.SortFunc(recovery, func(a, b slow) int { return a.ticks - b.ticks })
+	if n := len(recovery); n > 0 {
+		fmt.Printf("recovery in ticks: median %d, 99%% %d, worst %v\n", recovery[n/2].ticks, recovery[n*99/100].ticks, recovery[max(0, n-5):])
+	}
 	fmt.Println("messages:", messages)
 	fmt.Println("events:", happened)
 	if failed > 0 {
