@@ -218,6 +218,9 @@ func (c *Config) addresses() map[MemberID]transport.Address {
 // ticks rounds a duration up to ticks of the loop.
 func ticks(d time.Duration) int { return max(1, int((d+tick-1)/tick)) }
 
+// tailBytes is how much of the newest history is kept in memory for learners; who lags further is served from the log.
+const tailBytes = 8 << 20
+
 // replicaConfig translates durations into ticks.
 func (c *Config) replicaConfig(members quorum.Config) replica.Config {
 	return replica.Config{
@@ -226,6 +229,7 @@ func (c *Config) replicaConfig(members quorum.Config) replica.Config {
 		InitTicks: ticks(time.Duration(c.InitLimit) * c.TickTime), SyncTicks: ticks(c.LeaderTimeout), PingTicks: ticks(c.PingInterval),
 		StallTicks:    ticks(time.Duration(c.SyncLimit) * c.TickTime),
 		FinalizeTicks: ticks(c.FinalizeWait),
+		TailBytes:     tailBytes,
 		Protocol:      protocolVersions, Format: formatVersions,
 		MinSessionTimeoutMs: int32(c.MinSessionTimeout.Milliseconds()), MaxSessionTimeoutMs: int32(c.MaxSessionTimeout.Milliseconds()),
 		// The member's own intake is the tighter bound: the replica never refuses what it let in.

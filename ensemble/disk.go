@@ -26,7 +26,7 @@ type storage struct {
 }
 
 // snapshotCPUShare is the part of one core that writing a snapshot may use (design 5).
-const snapshotCPUShare = 0.4
+const snapshotCPUShare = 0.5
 
 // openStorage opens the log and loads the newest sound snapshot. A damaged snapshot is replaced by the one before it
 // and the log between them. If none is left and the log does not reach back to the beginning, the member has lost

@@ -12,8 +12,8 @@ import (
 // "as much as is live" a small member collects hundreds of times a second under load, and a large one holds its
 // tree twice.
 const (
-	minHeadroom = 48 << 20 // small heaps: a collection is cheap, but not so cheap
-	headroomPer = 4        // large heaps: a quarter of what is live
+	minHeadroom = 40 << 20 // small heaps: a collection is cheap, but not so cheap
+	headroomPer = 6        // large heaps: a sixth of what is live
 )
 
 // A process that has become quiet gives back what its busy time left: once in trimEvery, if it allocated at

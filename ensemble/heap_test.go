@@ -7,11 +7,11 @@ import (
 
 func TestGCPercentFollowsTheHeap(t *testing.T) {
 	for live, want := range map[uint64]int{
-		0:         4800, // nothing lives yet
-		4 << 20:   1200, // 48 MiB of headroom
-		48 << 20:  100,
-		192 << 20: 25, // from here on a quarter
-		1 << 30:   25,
+		0:         4000, // nothing lives yet
+		4 << 20:   1000, // 40 MiB of headroom
+		40 << 20:  100,
+		240 << 20: 16, // from here on a sixth
+		1 << 30:   16,
 	} {
 		if got := gcPercentFor(live); got != want {
 			t.Errorf("%d MiB live: %d percent, want %d", live>>20, got, want)

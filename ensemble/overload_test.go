@@ -216,15 +216,14 @@ func TestReadAfterSyncIsFresh(t *testing.T) {
 	}
 }
 
-// With a raised limit a request of the largest size goes all the way: forwarded by a follower, logged and applied
-// everywhere.
+// With a raised limit a request of the largest size goes all the way: proposed, sent, logged and applied everywhere.
 func TestLargestRequestWithARaisedLimit(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
 	const limit = 20 << 20
 	tr := startTrio(t, func(c *Config) { c.MaxFrameBytes = limit })
 	leader := tr.serving(ctx, 0, 1, 2)
-	r := dialRaw(t, tr.peers[(leader+1)%3].ClientAddr)
+	r := dialRaw(t, tr.peers[leader].ClientAddr)
 	r.session()
 	body := record(&wire.CreateRequest{Path: "/big", Data: make([]byte, limit-100), ACL: openACL})
 	body = append(body, make([]byte, limit-wire.RequestHeaderBytes-len(body))...)
