@@ -21,7 +21,7 @@ const (
 // Log is one member's log. All methods are safe for concurrent use.
 //
 // Goroutines: the writer executes the queue; the syncer syncs the ack watermark once a second; the purger
-// flushes after a purge. Close waits for all three, unless the log is dead: then the writer may hang in
+// compacts after a purge. Close waits for all three, unless the log is dead: then the writer may hang in
 // Pebble and is abandoned with it.
 type Log struct {
 	opts         Options
@@ -100,7 +100,7 @@ func Open(dir string, o Options) (*Log, Report, error) {
 	h.mu.Unlock()
 	go l.write()
 	l.helpers.Go(l.syncWatermark)
-	l.helpers.Go(l.flushPurged)
+	l.helpers.Go(l.reclaim)
 	return l, r, nil
 }
 
@@ -197,6 +197,8 @@ func (l *Log) failed(err error) {
 	}
 	l.opts.Logger.Error("log is dead", "error", err)
 	l.opts.Completed(Completion{Seq: seq, Err: err})
+	// What is parked in Pebble refers to this Log for good; let it not keep the caller's world alive as well.
+	l.opts.Completed = func(Completion) {}
 }
 
 // Close executes what was submitted, syncs the ack watermark and releases the directory. A dead log is

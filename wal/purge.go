@@ -1,7 +1,7 @@
 package wal
 
 import (
-	"errors"
+	"context"
 	"fmt"
 	"time"
 )
@@ -35,38 +35,44 @@ func (l *Log) syncWatermark() {
 	}
 }
 
-// flushPurged flushes the write buffer after something was dropped: a range deletion frees nothing before
-// it reaches a table, and on an idle member nothing else would make it (zab-rules: purge).
-func (l *Log) flushPurged() {
-	for {
+// reclaim frees the space of what was dropped. The range deletion alone frees nothing on an idle member: it lies
+// in the write buffer, and even flushed it does not reach the older tables beside it in level 0, where a log that
+// grows in key order leaves them. A compaction of the dead range flushes it, reads the dead tables once, and writes
+// again what little live data lies in the same tables.
+func (l *Log) reclaim() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
 		select {
 		case <-l.stop:
-			return
 		case <-l.fs.health.dead:
+		case <-ctx.Done():
+		}
+		cancel()
+	}()
+	for {
+		select {
+		case <-ctx.Done():
 			return
 		case <-l.purge:
 		}
-		flushed, err := guard(l.fs.health, func() (<-chan struct{}, error) {
+		l.mu.Lock()
+		end := entryKey(l.done.LogStart + 1)
+		l.mu.Unlock()
+		_, err := guard(l.fs.health, func() (struct{}, error) {
 			l.storeMu.RLock()
 			defer l.storeMu.RUnlock()
 			if l.db == nil {
-				return nil, ErrClosed
+				return struct{}{}, ErrClosed
 			}
-			return l.db.AsyncFlush()
+			return struct{}{}, l.db.Compact(ctx, []byte{entryPrefix}, end, false)
 		})
-		if errors.Is(err, ErrClosed) {
+		if ctx.Err() != nil {
 			return
 		}
 		if err != nil {
-			_ = l.fs.health.fail(fmt.Errorf("flush after a purge: %w", err))
+			_ = l.fs.health.fail(fmt.Errorf("compaction after a purge: %w", err))
 			return
-		}
-		select {
-		case <-l.stop:
-			return
-		case <-l.fs.health.dead:
-			return
-		case <-flushed:
 		}
 	}
 }

@@ -186,7 +186,7 @@ func pebbleOptions(fs *fence, o *Options, w *watch) *pebble.Options {
 		FormatMajorVersion:          pebble.FormatNewest,
 		CacheSize:                   o.CacheBytes,
 		MemTableSize:                o.MemTableBytes,
-		MemTableStopWritesThreshold: 4,
+		MemTableStopWritesThreshold: 2, // also bounds the recycled WALs, to three
 		L0CompactionThreshold:       4,
 		L0StopWritesThreshold:       64,
 		LBaseMaxBytes:               1 << 30,
