@@ -33,6 +33,7 @@ func (m *Member) carryOut(rd *replica.Ready) {
 	}
 	if rd.Role != nil {
 		m.role = *rd.Role
+		m.stale = 0 // L4 begins anew
 	}
 	m.fresh = len(m.disk.writes)
 	for i := range rd.Writes {
