@@ -26,6 +26,7 @@ type ghost struct {
 	epochs []kv.Epoch // established, in the order in which it happened
 	// promises are the counted epoch acks (P2).
 	promises map[promiseKey]zab.Incarnation
+	attempts map[zab.Incarnation]quorum.MemberID // whose attempt to lead it is
 	// followed is what A(m) is compared with, without G (P18): each applied zxid's predecessor and chain.
 	followed map[kv.Zxid]step
 	digests  map[kv.Zxid]uint64
@@ -85,7 +86,7 @@ type ghostMember struct {
 func (g *ghost) init(s *Sim) {
 	*g = ghost{
 		sim: s, pos: map[kv.Zxid]int{}, proposed: map[kv.Zxid]proposal{}, chains: map[kv.Zxid]uint64{},
-		est: map[kv.Epoch]established{}, promises: map[promiseKey]zab.Incarnation{}, followed: map[kv.Zxid]step{},
+		est: map[kv.Epoch]established{}, promises: map[promiseKey]zab.Incarnation{}, attempts: map[zab.Incarnation]quorum.MemberID{}, followed: map[kv.Zxid]step{},
 		digests: map[kv.Zxid]uint64{}, ops: map[uint64]*Op{}, inG: map[uint64]kv.Zxid{},
 	}
 	g.members = make([]ghostMember, s.opt.Members+s.opt.Observers)
@@ -109,6 +110,13 @@ func (g *ghost) crashed(m *Member) { g.of(m).applied = 0 }
 func (g *ghost) wiped(m *Member) {
 	*g.of(m) = ghostMember{}
 	g.lossy = true
+	// What it promised to attempts of its own is void: they died with it, and nobody else was bound by them. (If it was
+	// forming and no other voter had promised anything, it may be an ordinary voter again and reuse the epoch.)
+	for k, inc := range g.promises {
+		if k.m == m.ID && g.attempts[inc] == m.ID {
+			delete(g.promises, k)
+		}
+	}
 }
 
 // reset forgets what the script declared committed, to declare something else.

@@ -20,6 +20,7 @@ func (g *ghost) sent(m *Member, l *link, msg *Message) {
 		if d.accepted.Epoch < z.Epoch {
 			s.fail("P12", "member %d sends LEADERINFO(%d), its accepted epoch is %d on disk", m.ID, z.Epoch, d.accepted.Epoch)
 		}
+		g.attempts[z.Incarnation] = m.ID
 		g.promise(m, z.Epoch, z.Incarnation)
 	case *zab.AckEpoch:
 		if d.accepted.Epoch < z.Epoch {

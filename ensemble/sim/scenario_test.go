@@ -52,7 +52,7 @@ func check(t *testing.T, ok bool, format string, args ...any) {
 	}
 }
 
-// recover ends the scenario: faults end, everybody comes back and agrees.
+// recovered ends the scenario: faults end, everybody comes back and agrees.
 func recovered(t *testing.T, s *Sim) {
 	t.Helper()
 	s.Settle()
@@ -226,7 +226,7 @@ func TestS09LostAckEpoch(t *testing.T) {
 	recovered(t, s)
 }
 
-// TestS10StaleWinner: phase 1 does not let a member lead that lacks what a follower has.
+// staleWinner is S10: phase 1 does not let a member lead that lacks what a follower has.
 func staleWinner(t *testing.T, s *Sim) {
 	s.Given(Disk{Accepted: 2, Current: 2, Log: []Span{{1, 5}, {2, 3}}}, 1, 2)
 	s.Given(Disk{Accepted: 2, Current: 2, Log: []Span{{1, 5}, {2, 1}}}, 3)

@@ -38,7 +38,7 @@ const (
 	scriptSyncTicks = 10
 )
 
-// Run of entries in a Disk: epoch, and the counters 1 to Last.
+// Span is a run of entries in a Disk: epoch, and the counters 1 to Last.
 type Span struct {
 	Epoch kv.Epoch
 	Last  uint32
@@ -110,9 +110,8 @@ func (s *Sim) GivenCommitted(id quorum.MemberID, z kv.Zxid) {
 	g.checkQuorums()
 }
 
-// Elect drives votes so that the members in by choose leader: each of them hears from all the others in by that they
-// vote for it, and nobody's real notifications arrive until Heal is not needed: the rule ends when all have decided or after the
-// given ticks. It reports whether all of them left LOOKING.
+// Elect drives votes so that the members in by choose leader: each of them hears from all the others in by that they vote
+// for it, and no real notification arrives meanwhile. It reports whether all of them left LOOKING.
 func (s *Sim) Elect(leader quorum.MemberID, by ...quorum.MemberID) bool {
 	s.logf("elect %d by %v", leader, by)
 	quiet := s.Drop(func(m *Message) bool {

@@ -15,7 +15,7 @@ func ephemeral(t *testing.T, s *Sim, c *Client, name string) {
 	check(t, s.OK(op), "no ephemeral: %v %v", op.Outcome, op.Code)
 }
 
-// TestSessionExpiresOnce: a client that falls silent loses its session and its ephemerals, by one committed decision, within
+// TestSessionExpires: a client that falls silent loses its session and its ephemerals, by one committed decision, within
 // its time-out and a little more, and not before.
 func TestSessionExpires(t *testing.T) {
 	s := scene(t, Options{})
