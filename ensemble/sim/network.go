@@ -102,6 +102,9 @@ func (s *Sim) unblock() {
 			}
 		}
 	}
+	for _, m := range s.members {
+		m.stale = 0 // however short the heal, something may have got through
+	}
 	held := s.held
 	s.held = nil
 	for _, m := range held {
