@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"math/rand/v2"
 	"os"
@@ -45,7 +46,7 @@ func (d *disk) use(mem *vfs.MemFS, snapshots string) error {
 	if err != nil {
 		return err
 	}
-	d.fs = &poweredFS{FS: mem, power: &power{}}
+	d.fs = newPoweredFS(mem)
 	d.snapshots = &poweredStore{Store: store, durable: map[string]bool{}}
 	for _, name := range list(snapshots) {
 		d.snapshots.durable[name] = true // what is there after a restart does not go away again
@@ -57,7 +58,7 @@ func (d *disk) use(mem *vfs.MemFS, snapshots string) error {
 func (d *disk) cut(percent int, rng *rand.Rand) {
 	d.fs.power.mu.Lock()
 	d.fs.power.off = true
-	d.nextFS = d.fs.FS.(*vfs.MemFS).CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rng})
+	d.nextFS = d.fs.power.fs.(*vfs.MemFS).CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rng})
 	d.fs.power.mu.Unlock()
 	durable := d.snapshots.cut()
 	d.nextDir = d.lifeDir(d.life + 1)
@@ -71,6 +72,7 @@ func (d *disk) replace() error {
 	}
 	old := d.lifeDir(d.life)
 	d.life++
+	d.fs.power.forget()
 	return errors.Join(d.use(d.nextFS, d.nextDir), os.RemoveAll(old))
 }
 
@@ -117,8 +119,10 @@ func list(dir string) []string {
 // power is the switch. Operations that change the disk hold it shared, the cut exclusively: an operation either
 // happened before the cut and is in what is left, or it failed.
 type power struct {
-	mu  sync.RWMutex
-	off bool
+	mu    sync.RWMutex
+	off   bool
+	fs    vfs.FS
+	files map[*poweredFile]struct{} // open ones
 }
 
 var errPowerCut = errors.New("power is cut")
@@ -132,83 +136,146 @@ func (p *power) do(f func() error) error {
 	return f()
 }
 
-// poweredFS fails every change once the power is off.
-type poweredFS struct {
-	vfs.FS
-	power *power
+// forget lets go of the old disk's content. A log that lost its disk is abandoned with its goroutines, and
+// those would hold the files of every life until the end of the run.
+func (p *power) forget() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fs = vfs.NewMem()
+	for f := range p.files {
+		f.file = vfs.NewMemFile(nil)
+	}
+	p.files = nil
 }
 
-func (f *poweredFS) file(open func() (vfs.File, error)) (file vfs.File, err error) {
-	err = f.power.do(func() (err error) {
-		file, err = open()
-		return err
-	})
+// poweredFS fails every change once the power is off.
+type poweredFS struct{ power *power }
+
+func newPoweredFS(fs *vfs.MemFS) *poweredFS {
+	p := &power{fs: fs, files: map[*poweredFile]struct{}{}}
+	return &poweredFS{power: p}
+}
+
+func (f *poweredFS) file(open func() (vfs.File, error)) (vfs.File, error) {
+	f.power.mu.Lock()
+	defer f.power.mu.Unlock()
+	if f.power.off {
+		return nil, errPowerCut
+	}
+	file, err := open()
 	if err != nil {
 		return nil, err
 	}
-	return &poweredFile{File: file, power: f.power}, nil
+	p := &poweredFile{file: file, power: f.power}
+	f.power.files[p] = struct{}{}
+	return p, nil
+}
+
+func (f *poweredFS) Open(name string, _ ...vfs.OpenOption) (vfs.File, error) {
+	return f.file(func() (vfs.File, error) { return f.power.fs.Open(name) })
 }
 
 func (f *poweredFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	return f.file(func() (vfs.File, error) { return f.FS.Create(name, c) })
+	return f.file(func() (vfs.File, error) { return f.power.fs.Create(name, c) })
 }
 
-func (f *poweredFS) OpenReadWrite(name string, c vfs.DiskWriteCategory, o ...vfs.OpenOption) (vfs.File, error) {
-	return f.file(func() (vfs.File, error) { return f.FS.OpenReadWrite(name, c, o...) })
+func (f *poweredFS) OpenReadWrite(name string, c vfs.DiskWriteCategory, _ ...vfs.OpenOption) (vfs.File, error) {
+	return f.file(func() (vfs.File, error) { return f.power.fs.OpenReadWrite(name, c) })
 }
 
 func (f *poweredFS) ReuseForWrite(from, to string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	return f.file(func() (vfs.File, error) { return f.FS.ReuseForWrite(from, to, c) })
+	return f.file(func() (vfs.File, error) { return f.power.fs.ReuseForWrite(from, to, c) })
 }
 
 func (f *poweredFS) OpenDir(name string) (vfs.File, error) {
-	return f.file(func() (vfs.File, error) { return f.FS.OpenDir(name) })
+	return f.file(func() (vfs.File, error) { return f.power.fs.OpenDir(name) })
 }
 
 func (f *poweredFS) Link(from, to string) error {
-	return f.power.do(func() error { return f.FS.Link(from, to) })
+	return f.power.do(func() error { return f.power.fs.Link(from, to) })
 }
 
 func (f *poweredFS) Rename(from, to string) error {
-	return f.power.do(func() error { return f.FS.Rename(from, to) })
+	return f.power.do(func() error { return f.power.fs.Rename(from, to) })
 }
 
 func (f *poweredFS) Remove(name string) error {
-	return f.power.do(func() error { return f.FS.Remove(name) })
+	return f.power.do(func() error { return f.power.fs.Remove(name) })
 }
 
 func (f *poweredFS) RemoveAll(name string) error {
-	return f.power.do(func() error { return f.FS.RemoveAll(name) })
+	return f.power.do(func() error { return f.power.fs.RemoveAll(name) })
 }
 
 func (f *poweredFS) MkdirAll(dir string, perm os.FileMode) error {
-	return f.power.do(func() error { return f.FS.MkdirAll(dir, perm) })
+	return f.power.do(func() error { return f.power.fs.MkdirAll(dir, perm) })
 }
 
-func (f *poweredFS) Unwrap() vfs.FS { return f.FS }
+func (f *poweredFS) Unwrap() vfs.FS { return nil }
+
+// now is for the operations that only look.
+func (f *poweredFS) now() vfs.FS {
+	f.power.mu.RLock()
+	defer f.power.mu.RUnlock()
+	return f.power.fs
+}
+
+func (f *poweredFS) Lock(name string) (io.Closer, error)          { return f.now().Lock(name) }
+func (f *poweredFS) List(dir string) ([]string, error)            { return f.now().List(dir) }
+func (f *poweredFS) Stat(name string) (vfs.FileInfo, error)       { return f.now().Stat(name) }
+func (f *poweredFS) PathBase(path string) string                  { return f.now().PathBase(path) }
+func (f *poweredFS) PathJoin(elem ...string) string               { return f.now().PathJoin(elem...) }
+func (f *poweredFS) PathDir(path string) string                   { return f.now().PathDir(path) }
+func (f *poweredFS) GetDiskUsage(p string) (vfs.DiskUsage, error) { return f.now().GetDiskUsage(p) }
 
 type poweredFile struct {
-	vfs.File
+	file  vfs.File // under power.mu
 	power *power
 }
 
 func (f *poweredFile) Write(p []byte) (n int, err error) {
-	err = f.power.do(func() (err error) { n, err = f.File.Write(p); return err })
+	err = f.power.do(func() (err error) { n, err = f.file.Write(p); return err })
 	return n, err
 }
 
 func (f *poweredFile) WriteAt(p []byte, off int64) (n int, err error) {
-	err = f.power.do(func() (err error) { n, err = f.File.WriteAt(p, off); return err })
+	err = f.power.do(func() (err error) { n, err = f.file.WriteAt(p, off); return err })
 	return n, err
 }
 
-func (f *poweredFile) Sync() error     { return f.power.do(f.File.Sync) }
-func (f *poweredFile) SyncData() error { return f.power.do(f.File.SyncData) }
+func (f *poweredFile) Read(p []byte) (n int, err error) {
+	err = f.power.do(func() (err error) { n, err = f.file.Read(p); return err })
+	return n, err
+}
+
+func (f *poweredFile) ReadAt(p []byte, off int64) (n int, err error) {
+	err = f.power.do(func() (err error) { n, err = f.file.ReadAt(p, off); return err })
+	return n, err
+}
+
+func (f *poweredFile) Stat() (i vfs.FileInfo, err error) {
+	err = f.power.do(func() (err error) { i, err = f.file.Stat(); return err })
+	return i, err
+}
+
+func (f *poweredFile) Sync() error     { return f.power.do(func() error { return f.file.Sync() }) }
+func (f *poweredFile) SyncData() error { return f.power.do(func() error { return f.file.SyncData() }) }
 
 func (f *poweredFile) SyncTo(n int64) (full bool, err error) {
-	err = f.power.do(func() (err error) { full, err = f.File.SyncTo(n); return err })
+	err = f.power.do(func() (err error) { full, err = f.file.SyncTo(n); return err })
 	return full, err
 }
+
+func (f *poweredFile) Close() error {
+	f.power.mu.Lock()
+	defer f.power.mu.Unlock()
+	delete(f.power.files, f)
+	return f.file.Close()
+}
+
+func (f *poweredFile) Preallocate(int64, int64) error { return nil }
+func (f *poweredFile) Prefetch(int64, int64) error    { return nil }
+func (f *poweredFile) Fd() uintptr                    { return vfs.InvalidFd }
 
 // poweredStore remembers which snapshot files are durable: those of a point that a write has returned, or a
 // receiver has committed. The log refers to no other.
