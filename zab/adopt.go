@@ -175,6 +175,10 @@ func (p *Peer) onNewLeader(m *NewLeader) {
 			return
 		}
 	}
+	if m.Commit > m.Last {
+		p.leave("NEWLEADER commits %s, beyond its end %s", m.Commit, m.Last)
+		return
+	}
 	f.stage = learnProving
 	f.pendingCommit = max(f.pendingCommit, m.Commit)
 	p.writeHistory(writeNewLeader)

@@ -46,6 +46,9 @@ func TestMessagesRoundTrip(t *testing.T) {
 		if !reflect.DeepEqual(got, m) {
 			t.Errorf("%T: got %+v, want %+v", m, got, m)
 		}
+		if b[0] == kindRequest || b[0] == kindReply {
+			continue // nothing but payload: the frame says where it ends
+		}
 		for i := range b {
 			if _, err := DecodeMessage(b[:i]); err == nil {
 				t.Errorf("%T cut to %d of %d bytes is accepted", m, i, len(b))

@@ -295,16 +295,26 @@ func (p *Peer) SnapshotChosen(link LinkID, z kv.Zxid, chain uint64, ok bool) {
 	p.send(pr.peer, pr.link, &Snap{Zxid: z, Chain: chain})
 }
 
-// SnapshotProgress reports that a snapshot transfer on link moves, at either side.
+// SnapshotProgress reports that a snapshot transfer on link moves, at either side, or that a large message is
+// arriving on it: a sign of life, without effect on acks or credit.
 func (p *Peer) SnapshotProgress(link LinkID) {
 	if f := p.learn; f != nil && f.link == link {
 		f.heard = p.now
 		return
 	}
-	if pr := p.bySnapshotLink(link, linkSnapping); pr != nil {
-		pr.heard, pr.progressAt = p.now, p.now
-		if pr.voter {
-			p.leader.progressAt = p.now
+	if p.leader == nil {
+		return
+	}
+	for _, pr := range p.leader.links {
+		if pr.link != link {
+			continue
+		}
+		pr.heard = p.now
+		if pr.stage == linkSnapping {
+			pr.progressAt = p.now
+			if pr.voter {
+				p.leader.progressAt = p.now
+			}
 		}
 	}
 }

@@ -565,8 +565,14 @@ func TestHostileMessagesNeverPanic(t *testing.T) {
 				&FollowerInfo{Accepted: maxEpoch, Protocol: VersionRange{1, 1}, Format: VersionRange{1, 1}}, &UpToDate{Epoch: e, Commit: z()})
 			for range 10 {
 				p.Step(l.other(n.id), l.id, all[s.rnd.IntN(len(all))])
-				for p.HasReady() {
+				for rounds := 0; p.HasReady(); rounds++ {
+					if rounds > 20 {
+						t.Fatalf("seed %d: Ready has no end", seed)
+					}
 					rd := p.Ready()
+					if len(rd.Apply) > 1000 {
+						t.Fatalf("seed %d: %d ranges to apply", seed, len(rd.Apply))
+					}
 					if k := len(rd.Writes); k > 0 && s.rnd.IntN(2) == 0 {
 						p.Persisted(rd.Writes[k-1].Seq)
 					}

@@ -582,11 +582,16 @@ func (p *Peer) flushApply() {
 		p.applying, p.applied = p.restore.Zxid, p.restore.Zxid
 		p.out.Restore, p.restore = p.restore, nil
 	}
-	through := min(p.committed, p.durable.Last)
+	// last is below durable.Last while a truncation is on its way to the disk: what goes was never committed, but a
+	// leader that lies about its commit point must not make this member look for it.
+	through := min(p.committed, p.durable.Last, p.last)
 	for p.applying < through {
 		es := p.tail.after(p.applying, through, p.cfg.StageBytes, chunkEntries)
 		if es == nil { // older than what is in memory
 			to := min(through, p.tail.start)
+			if to <= p.applying {
+				return
+			}
 			p.out.Apply = append(p.out.Apply, Apply{After: p.applying, Through: to})
 			p.applying = to
 			continue
