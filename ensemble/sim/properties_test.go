@@ -42,6 +42,18 @@ func TestDirectedMutants(t *testing.T) {
 		staleWinner(t, s)
 		violated(t, s, "P7", "P8", "P14")
 	})
+	t.Run("votes and recency by zxid only", func(t *testing.T) {
+		s := scene(t, Options{Members: 5, ZabMutations: zab.Mutations{RecencyByZxidOnly: true}, ElectionMutations: fle.Mutations{VotesByZxidOnly: true}})
+		s.Given(Disk{Accepted: 2, Current: 2, Log: []Span{{1, 5}}}, 1, 2, 3)
+		s.Given(Disk{Accepted: 1, Current: 1, Log: []Span{{1, 6}}}, 4)
+		end := s.ghost.g[4] // epoch 2 was established without (1,6), and wrote nothing
+		s.ghost.est[2], s.ghost.epochs = established{by: 3, last: end.zxid, chain: end.chain}, []kv.Epoch{2}
+		for _, id := range []quorum.MemberID{1, 2, 4} {
+			s.Start(id)
+		}
+		s.Run(60)
+		violated(t, s, "P7", "P9")
+	})
 	t.Run("current epoch before the history", func(t *testing.T) {
 		for _, at := range []Point{BeforePersist, AfterPersist} {
 			for n := range 8 {
