@@ -25,7 +25,7 @@ import (
 //	entries count times: zxid, chain (8 bytes each), payload length (4 bytes), payload; big-endian
 //
 // The entries stand outside msgpack so that encoding costs one copy per payload and decoding none. For the same
-// reason Request and Reply are the kind byte and their payload: the msgpack library reads byte strings in steps of
+// reason Request and Reply are the kind byte and their payload, and PingReply is length, head and the touch table: the msgpack library reads byte strings in steps of
 // MaxInitLen and copies what it has at each, which for a megabyte takes half a second.
 
 // Message kinds. Part of the format.
@@ -59,6 +59,17 @@ const (
 var ErrMalformed = errors.New("malformed peer message")
 
 const entryHead = 8 + 8 + 4
+
+// pingReplyHead is a PingReply without the touch table, which follows it as it is.
+type pingReplyHead struct {
+	Epoch          kv.Epoch
+	Probe          uint64
+	Applied        kv.Zxid
+	OldestWriteMs  uint32
+	FreeDisk       uint64
+	WantSnapshot   bool
+	SnapshotActive bool
+}
 
 type entriesHead struct {
 	Prev      kv.Zxid
@@ -97,6 +108,7 @@ func AppendMessage(dst []byte, m Message) ([]byte, error) {
 	var kind byte
 	var body any = m
 	var entries []kv.Entry
+	var tail []byte
 	switch m := m.(type) {
 	case *FollowerInfo:
 		kind = kindFollowerInfo
@@ -131,7 +143,8 @@ func AppendMessage(dst []byte, m Message) ([]byte, error) {
 	case *Ping:
 		kind = kindPing
 	case *PingReply:
-		kind = kindPingReply
+		kind, tail = kindPingReply, m.Touched
+		body = &pingReplyHead{m.Epoch, m.Probe, m.Applied, m.OldestWriteMs, m.FreeDisk, m.WantSnapshot, m.SnapshotActive}
 	case *Request:
 		return append(append(dst, kindRequest), m.Payload...), nil
 	case *Reply:
@@ -157,11 +170,12 @@ func AppendMessage(dst []byte, m Message) ([]byte, error) {
 		return dst, fmt.Errorf("zab: encode %T: %w", m, err)
 	}
 	dst = append(dst, kind)
-	if kind != kindProposal && kind != kindInform {
+	if kind != kindProposal && kind != kindInform && kind != kindPingReply {
 		return append(dst, s.buf...), nil
 	}
 	dst = binary.AppendUvarint(dst, uint64(len(s.buf)))
 	dst = append(dst, s.buf...)
+	dst = append(dst, tail...)
 	for i := range entries {
 		e := &entries[i]
 		dst = binary.BigEndian.AppendUint64(dst, uint64(e.Zxid))
@@ -209,7 +223,19 @@ func DecodeMessage(b []byte) (Message, error) {
 	case kindPing:
 		m = new(Ping)
 	case kindPingReply:
-		m = new(PingReply)
+		var h pingReplyHead
+		rest, err := decodeHead(b[1:], &h)
+		if err != nil {
+			return nil, err
+		}
+		r := &PingReply{
+			Epoch: h.Epoch, Probe: h.Probe, Applied: h.Applied, OldestWriteMs: h.OldestWriteMs, FreeDisk: h.FreeDisk,
+			WantSnapshot: h.WantSnapshot, SnapshotActive: h.SnapshotActive,
+		}
+		if len(rest) > 0 {
+			r.Touched = rest
+		}
+		return r, nil
 	case kindRequest:
 		return &Request{Payload: b[1:len(b):len(b)]}, nil
 	case kindReply:
@@ -249,16 +275,25 @@ func decodeBody(b []byte, into any) (err error) {
 	return nil
 }
 
-func decodeEntries(kind byte, b []byte) (Message, error) {
+// decodeHead decodes a head behind its length and returns what follows it.
+func decodeHead(b []byte, into any) (rest []byte, err error) {
 	n, k := binary.Uvarint(b)
 	if k <= 0 || n > uint64(len(b)-k) {
 		return nil, fmt.Errorf("%w: length of the head", ErrMalformed)
 	}
-	var head entriesHead
-	if err := decodeBody(b[k:k+int(n)], &head); err != nil {
+	end := k + int(n)
+	if err := decodeBody(b[k:end], into); err != nil {
 		return nil, err
 	}
-	b = b[k+int(n):]
+	return b[end:len(b):len(b)], nil
+}
+
+func decodeEntries(kind byte, b []byte) (Message, error) {
+	var head entriesHead
+	b, err := decodeHead(b, &head)
+	if err != nil {
+		return nil, err
+	}
 	if uint64(head.Count)*entryHead > uint64(len(b)) {
 		return nil, fmt.Errorf("%w: %d entries in %d bytes", ErrMalformed, head.Count, len(b))
 	}
