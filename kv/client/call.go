@@ -26,7 +26,8 @@ type Call struct {
 	// FailFast makes a call that is waiting for a connection fail with ErrUnavailable instead.
 	FailFast bool
 
-	// Done is called once, on the client's reader goroutine: it must not block. It may call Client.Do.
+	// Done is called once, on the client's reader goroutine: it must not block and must not
+	// call Close. It may call Client.Do.
 	Done func(*Call)
 
 	// The result. Err is nil, or *Error; the other fields are set by the operations that have them.

@@ -227,7 +227,7 @@ func (c *Client) serve(ctx context.Context, cn *conn) error {
 	var writer sync.WaitGroup
 	writer.Go(func() { c.write(cn) })
 
-	interval := c.SessionTimeout() / 6
+	interval := max(c.SessionTimeout()/6, time.Millisecond)
 	var dog *time.Timer
 	started := make(chan struct{})
 	dog = time.AfterFunc(interval, func() {
