@@ -94,7 +94,10 @@ type fenceLock struct {
 }
 
 func (k *fenceLock) Close() error {
-	k.once.Do(func() { k.err = k.Closer.Close() })
+	k.once.Do(func() {
+		k.err = k.Closer.Close()
+		k.Closer = nil // an abandoned holder must not keep the file system alive
+	})
 	return k.err
 }
 
