@@ -9,6 +9,7 @@ import (
 	"kvd/kv"
 	"kvd/kv/wire"
 	"kvd/snapshot"
+	"kvd/wal"
 )
 
 // readChunkBytes is how much of a range that is not in memory is read from the log at once.
@@ -51,6 +52,9 @@ type applier struct {
 	at      int     // next one in current
 	newest  uint64
 	syncs   []confirmedSync // waiting for their zxid
+	// skipping: what was to be applied is no longer in the log, because a snapshot that holds it has been installed
+	// meanwhile. Everything up to its restore, which follows, is part of it.
+	skipping bool
 }
 
 // applyItem is one thing to do, in order. Exactly one of the groups is set.
@@ -128,7 +132,9 @@ func (a *applier) work(items []applyItem) error {
 				return fmt.Errorf("loading the installed snapshot of %v: %w", it.zxid, err)
 			}
 			a.tree.Reset(v)
+			a.skipping = false
 			a.publish()
+		case a.skipping:
 		case it.entries != nil:
 			a.batch = append(a.batch, it.entries...)
 		default:
@@ -149,6 +155,12 @@ func (a *applier) applyFromLog(after, through kv.Zxid) error {
 	for after < through {
 		n := len(a.batch)
 		batch, err := a.log.Read(after, through, readChunkBytes, a.batch)
+		if errors.Is(err, wal.ErrCompacted) || errors.Is(err, wal.ErrNotFound) {
+			// Only an installed snapshot takes away what has not been applied: purging stops at the own snapshot. Were it
+			// otherwise, the next batch would not follow the tree, which ends the member.
+			a.skipping = true
+			return a.flush()
+		}
 		if err != nil {
 			return fmt.Errorf("reading (%v, %v] from the log: %w", after, through, err)
 		}
