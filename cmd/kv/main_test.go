@@ -38,7 +38,8 @@ func command(t *testing.T, server string, args ...string) *exec.Cmd {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(exe, args...)
-	cmd.Env = append(os.Environ(), asCommand+"=1", "KV_SERVER="+server, "KV_TIMEOUT=10s")
+	// The race detector's run time would sleep for a second at the end of every process.
+	cmd.Env = append(os.Environ(), asCommand+"=1", "KV_SERVER="+server, "KV_TIMEOUT=10s", "GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE"))
 	return cmd
 }
 
