@@ -18,7 +18,8 @@ type Options struct {
 	// Completed is called after each batch with the greatest Seq in it, in order, on the writer goroutine
 	// (on a failure: once, on the goroutine that saw it). It must not block and must not call Close.
 	Completed func(Completion)
-	// CacheBytes is the size of the block cache. Default 8 MiB.
+	// CacheBytes is the size of the block cache. Default 2 MiB: the log is read in order, once, through the
+	// page cache; only index blocks and the group around a Locate come back.
 	CacheBytes int64
 	// MemTableBytes is the size of Pebble's write buffer; about two exist. Default 16 MiB.
 	MemTableBytes uint64
@@ -51,7 +52,7 @@ func (o *Options) ensureDefaults(dir string) {
 		o.Completed = func(Completion) {}
 	}
 	if o.CacheBytes <= 0 {
-		o.CacheBytes = 8 << 20
+		o.CacheBytes = 2 << 20
 	}
 	if o.MemTableBytes == 0 {
 		o.MemTableBytes = 16 << 20
