@@ -133,7 +133,7 @@ func (r *Replica) SyncRead(request uint64) {
 func (r *Replica) Touch(id kv.SessionID, timeoutMs int32) {
 	if r.lead != nil {
 		if r.lead.sessions != nil {
-			r.lead.sessions.touch(id, timeoutMs, r.cfg.ID)
+			r.lead.sessions.heard(id, timeoutMs, r.cfg.ID)
 		}
 		return
 	}

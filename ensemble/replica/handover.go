@@ -117,6 +117,7 @@ func (r *Replica) endTerm(old zab.RoleChange, reason string) {
 	r.electing, r.wantElection = false, true
 	r.lead = nil
 	r.turns.reset()
+	r.clients.dropGaps()
 	r.clients.endTerm(r)
 	if r.stopping {
 		r.leaving = true

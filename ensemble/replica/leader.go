@@ -354,6 +354,7 @@ func (r *Replica) tickLeader(gap bool) {
 	}
 	if l.gap == gapAsk {
 		l.gap = gapAsked
+		r.clients.dropGaps() // a round that began before the newest pause says nothing about it
 		r.clients.syncs = append(r.clients.syncs, syncGroup{since: r.now, gap: true})
 	}
 	l.due = l.sessions.tick(l.due[:0])
@@ -363,6 +364,11 @@ func (r *Replica) tickLeader(gap bool) {
 		l.ending[id] = true
 		r.event("session-expired", fmt.Sprintf("session=%v", id))
 	}
+}
+
+// dropGaps forgets the rounds asked for after earlier pauses, of this term or another: their answers find nothing.
+func (c *clients) dropGaps() {
+	c.syncs = slices.DeleteFunc(c.syncs, func(g syncGroup) bool { return g.gap })
 }
 
 // gapSynced ends the waiting that a pause of this process imposed, or asks again if the round failed.
@@ -386,13 +392,11 @@ func (r *Replica) report(p *zab.PeerReport) {
 	}
 	if len(p.Reply.Touched) > 0 && l.sessions != nil {
 		ok := eachTouch(p.Reply.Touched, func(t touch) {
-			if s := l.sessions.get(t.session); s != nil && (s.owner == 0 || s.owner == p.From) {
-				l.sessions.touch(t.session, t.timeoutMs, p.From)
-			}
+			l.sessions.heard(t.session, t.timeoutMs, p.From)
 		})
 		if !ok {
 			r.event("touches-refused", fmt.Sprintf("from=%d bytes=%d", p.From, len(p.Reply.Touched)))
 		}
 	}
-	r.turns.report(p)
+	r.turns.report(p, r.now)
 }

@@ -80,6 +80,14 @@ func (s *sessions) touch(id kv.SessionID, timeoutMs int32, owner quorum.MemberID
 	return true
 }
 
+// heard is a touch that a member recorded for a client on one of its connections. If the session has moved to another
+// member since, it is of the connection that was left, and moves nothing back.
+func (s *sessions) heard(id kv.SessionID, timeoutMs int32, at quorum.MemberID) {
+	if n := s.all[id]; n != nil && (n.owner == 0 || n.owner == at) {
+		s.touch(id, timeoutMs, at)
+	}
+}
+
 // deadline rounds up, so that a session never gets less than its time-out.
 func (s *sessions) deadline(n *session) int64 {
 	return s.now + 1 + int64((n.timeoutMs+s.tickMs-1)/s.tickMs)

@@ -2,6 +2,7 @@ package replica
 
 import (
 	"fmt"
+	"slices"
 
 	"kvd/kv"
 	"kvd/zab"
@@ -32,6 +33,7 @@ type turns struct {
 type turnWish struct {
 	id           quorum.MemberID
 	want, active bool
+	at           int64 // tick of the report
 }
 
 // SetSnapshot tells whether this member would like to write a snapshot, and whether it is writing one.
@@ -42,8 +44,8 @@ func (r *Replica) SetSnapshot(want, active bool) {
 
 func (t *turns) reset() { t.wishes, t.holder, t.begun = nil, 0, false }
 
-func (t *turns) report(p *zab.PeerReport) {
-	w := turnWish{p.From, p.Reply.WantSnapshot, p.Reply.SnapshotActive}
+func (t *turns) report(p *zab.PeerReport, now int64) {
+	w := turnWish{p.From, p.Reply.WantSnapshot, p.Reply.SnapshotActive, now}
 	for i := range t.wishes {
 		if t.wishes[i].id == p.From {
 			t.wishes[i] = w
@@ -73,6 +75,8 @@ func (r *Replica) tickTurns() {
 		return
 	}
 	r.raiseLevels()
+	// Who is silent for so long has died, perhaps while it wrote, or has no link: its turn is over.
+	t.wishes = slices.DeleteFunc(t.wishes, func(w turnWish) bool { return r.now-w.at > int64(max(turnPatience, r.cfg.SyncTicks)) })
 	if t.holder != 0 {
 		want, active := t.want, t.active
 		if t.holder != r.cfg.ID {
@@ -92,7 +96,7 @@ func (r *Replica) tickTurns() {
 	}
 	// The next one after the last holder, so that nobody is passed over for ever.
 	next := quorum.MemberID(0)
-	ids := append([]turnWish{{r.cfg.ID, t.want, t.active}}, t.wishes...)
+	ids := append([]turnWish{{r.cfg.ID, t.want, t.active, r.now}}, t.wishes...)
 	for _, w := range ids {
 		if w.active {
 			return // somebody still writes, from an earlier term perhaps
