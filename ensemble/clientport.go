@@ -51,6 +51,7 @@ type clientPort struct {
 	stop      chan struct{}
 
 	settledZxid atomic.Uint64
+	nextConn    atomic.Uint64 // id of the newest connection
 
 	mu      sync.Mutex
 	conns   map[*conn]struct{}

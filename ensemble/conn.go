@@ -46,6 +46,8 @@ const (
 // Lock order: wmu, then a stripe of the watch table (inside kv), then mu.
 type conn struct {
 	port   *clientPort
+	id     uint64     // unique in the run
+	intake intakeConn // under the intake's lock
 	nc     net.Conn
 	ip     string // "" in process
 	remote string
@@ -94,7 +96,7 @@ type conn struct {
 }
 
 func newConn(port *clientPort, nc net.Conn) *conn {
-	c := &conn{port: port, nc: nc, remote: nc.RemoteAddr().String(), wake: newWaker(), done: make(chan struct{})}
+	c := &conn{port: port, id: port.nextConn.Add(1), nc: nc, remote: nc.RemoteAddr().String(), wake: newWaker(), done: make(chan struct{})}
 	if tcp, ok := nc.RemoteAddr().(*net.TCPAddr); ok {
 		c.ip = tcp.IP.String()
 	}
@@ -119,6 +121,7 @@ func (c *conn) close(reason string) {
 	close(c.done)
 	c.cond.Broadcast()
 	c.mu.Unlock()
+	c.port.intake.end(c) // what was not sent yet must not be
 	c.wake.signal()
 	_ = c.nc.Close()
 	if reason != "" {

@@ -13,6 +13,10 @@ import (
 // the leader and the log know the request. The loop takes the operations in token order. A result carries
 // the token back and take finds the slot. Everything between push and take is "outstanding" and bounded in
 // count and bytes: a reader that would exceed a bound waits, which stops its client through TCP.
+//
+// The end of a connection travels the same way: end takes its place behind everything that the connection pushed, and
+// nothing of it is pushed afterwards. The replica then drops what it has not sent and reports it, so that its slots
+// are taken like all others.
 type intake struct {
 	wake *waker // of the loop
 
@@ -33,10 +37,17 @@ type intake struct {
 	ops         []replica.ClientOp
 	syncs       []uint64
 	revalidates []revalidate
+	ends        []uint64 // connections, each once
+}
+
+// intakeConn is what the intake knows of a connection, under its own lock.
+type intakeConn struct {
+	pushed, ended bool
 }
 
 // revalidate is a resume waiting for the leader's word.
 type revalidate struct {
+	conn      uint64
 	token     uint64
 	session   kv.SessionID
 	password  [16]byte
@@ -52,32 +63,53 @@ func newIntake(first uint64, maxCount int, maxBytes int64, wake *waker) *intake 
 }
 
 // push hands a connection's requests to the loop, in order, waiting for room. It reports false if the member
-// has closed; the slots are then not taken. Only the connection's reader calls it.
+// has closed or the connection has ended; the remaining slots are then not taken. Only the connection's reader
+// calls it.
 func (in *intake) push(batch []*slot) bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	for _, s := range batch {
-		for !in.closed && in.count > 0 && (in.count >= in.maxCount || in.bytes+s.cost > in.maxBytes) {
+		c := s.conn
+		for !in.closed && !c.intake.ended && in.count > 0 && (in.count >= in.maxCount || in.bytes+s.cost > in.maxBytes) {
 			in.wake.signal() // what this batch pushed so far must leave for room to appear
 			in.waiting++
 			in.room.Wait()
 			in.waiting--
 		}
-		if in.closed {
+		if in.closed || c.intake.ended {
+			in.wake.signal() // what came before is the loop's
 			return false
 		}
 		in.admit(s)
+		c.intake.pushed = true
 		switch s.kind {
 		case slotSync:
 			in.syncs = append(in.syncs, s.token)
 		case slotResume:
-			in.revalidates = append(in.revalidates, revalidate{s.token, s.session, s.password, s.timeoutMs})
+			in.revalidates = append(in.revalidates, revalidate{c.id, s.token, s.session, s.password, s.timeoutMs})
 		default:
-			in.ops = append(in.ops, replica.ClientOp{Request: s.token, Session: s.session, Op: int32(s.op), Body: s.body})
+			in.ops = append(in.ops, replica.ClientOp{Request: s.token, Conn: c.id, Session: s.session, Op: int32(s.op), Body: s.body})
 		}
 	}
 	in.wake.signal()
 	return true
+}
+
+// end says that a connection is over. If its reader waits for room it leaves.
+func (in *intake) end(c *conn) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if c.intake.ended {
+		return
+	}
+	c.intake.ended = true
+	if in.waiting > 0 {
+		in.room.Broadcast()
+	}
+	if c.intake.pushed {
+		in.ends = append(in.ends, c.id)
+		in.wake.signal()
+	}
 }
 
 // admit gives a slot its token. in.mu is held.
@@ -121,21 +153,24 @@ func (in *intake) take(token uint64) *slot {
 	return s
 }
 
-// intakeBatch is what the loop takes at once. Its slices are reused by the next drain.
+// intakeBatch is what the loop takes at once. Its slices are reused by the next drain. Whatever is of a connection
+// among ends came before its end, so the ends go last.
 type intakeBatch struct {
 	ops         []replica.ClientOp
 	syncs       []uint64
 	revalidates []revalidate
+	ends        []uint64
 }
 
 // drain swaps out what has gathered. Only the loop calls it.
 func (in *intake) drain(b *intakeBatch) {
 	clear(b.ops) // bodies must not outlive the replica's use of them
-	b.ops, b.syncs, b.revalidates = b.ops[:0], b.syncs[:0], b.revalidates[:0]
+	b.ops, b.syncs, b.revalidates, b.ends = b.ops[:0], b.syncs[:0], b.revalidates[:0], b.ends[:0]
 	in.mu.Lock()
 	b.ops, in.ops = in.ops, b.ops
 	b.syncs, in.syncs = in.syncs, b.syncs
 	b.revalidates, in.revalidates = in.revalidates, b.revalidates
+	b.ends, in.ends = in.ends, b.ends
 	in.mu.Unlock()
 }
 

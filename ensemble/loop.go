@@ -1,6 +1,7 @@
 package ensemble
 
 import (
+	"errors"
 	"log/slog"
 	"time"
 
@@ -119,13 +120,21 @@ func (l *loop) route() {
 	}
 	for i := range l.requests.revalidates {
 		r := &l.requests.revalidates[i]
-		l.replica.Revalidate(r.token, r.session, r.password, r.timeoutMs)
+		l.replica.Revalidate(r.conn, r.token, r.session, r.password, r.timeoutMs)
+	}
+	for _, conn := range l.requests.ends {
+		l.replica.Cancel(conn)
 	}
 }
 
 // refuse ends the connection of a request that the replica did not take.
 func (l *loop) refuse(token uint64, err error) {
-	if s := l.intake.take(token); s != nil {
+	s := l.intake.take(token)
+	switch {
+	case s == nil:
+	case errors.Is(err, replica.ErrBroken):
+		s.conn.close("") // the failure before it is the reason
+	default:
 		s.conn.close(err.Error())
 	}
 }

@@ -134,6 +134,8 @@ func TestConnectionsOutliveAnElection(t *testing.T) {
 	if err := tr.members[leader].Close(); err != nil {
 		t.Fatal(err)
 	}
+	// A write that still went to the old leader would have an unknown outcome.
+	eventually(t, "the loss is noticed", func() bool { return tr.members[at].Status().Leader != MemberID(leader+1) })
 	// Right into the election: it waits and is answered by the next term.
 	idle.send(request(2, wire.OpGetData, record(&wire.PathWatchRequest{Path: "/e"})))
 	idle.send(createRequest(3, "/after", 0))

@@ -7,9 +7,17 @@ import (
 	"kvd/zab"
 )
 
+// connection is the order of one client connection: once an operation is lost or given up, no later one is sent.
+// Operations refer to it for as long as they wait or are outstanding, whether or not Cancel has forgotten it.
+type connection struct {
+	broken bool // an operation was refused or reported Failed
+	gone   bool // the shell said Cancel
+}
+
 // queuedOp waits for a leader.
 type queuedOp struct {
 	ClientOp
+	from  *connection
 	since int64 // tick of Submit
 }
 
@@ -18,6 +26,7 @@ func (op *ClientOp) size() int { return len(op.Body) + len(op.Auth) + opOverhead
 // outstandingOp was proposed or forwarded and has no result yet.
 type outstandingOp struct {
 	request uint64
+	from    *connection
 	session kv.SessionID
 	zxid    kv.Zxid // 0 when forwarded: only the leader knows it
 	bytes   int
@@ -26,6 +35,7 @@ type outstandingOp struct {
 // question is a revalidation on its way. It may be asked again: nothing comes of asking twice.
 type question struct {
 	revalidation
+	conn     uint64
 	since    int64
 	answered bool // out of order; it leaves when it comes to the front
 }
@@ -44,8 +54,11 @@ type clients struct {
 	queuedBytes      int
 	outstanding      ring[outstandingOp]
 	outstandingBytes int
-	// cancelled are sessions whose queued operations are to be dropped before anything else happens to the queue.
-	cancelled []kv.SessionID
+	// conns are the connections that submitted something and were not cancelled.
+	conns map[uint64]*connection
+	// cancelled are connections whose queued operations and questions are to be dropped before anything else happens
+	// to the queue.
+	cancelled []uint64
 	// blocked: zab or the window had no room; try again after the next input that may have made some.
 	blocked bool
 
@@ -61,52 +74,102 @@ type clients struct {
 }
 
 // Submit takes one write of a client. Unless it returns an error, exactly one of these follows: the transaction
-// is applied with this origin and token, or Ready.Failed names it.
+// is applied with this origin and token, or Ready.Failed names it. After an error, and after the first Failed, every
+// later Submit of the same connection is refused until the shell says Cancel.
 func (r *Replica) Submit(op ClientOp) error {
 	c := &r.clients
-	c.dropCancelled() // what comes now is of a new connection
-	size := op.size()
-	switch {
-	case r.stopping:
-		return ErrStopping
-	case size > r.cfg.maxOpBytes():
-		return ErrTooLarge
-	case c.queue.len() >= r.cfg.MaxQueuedOps || c.queuedBytes+size > r.cfg.MaxQueuedBytes:
-		return ErrBusy
+	from := c.conns[op.Conn]
+	if from == nil {
+		if c.conns == nil {
+			c.conns = make(map[uint64]*connection)
+		}
+		from = &connection{}
+		c.conns[op.Conn] = from
 	}
-	c.queue.push(queuedOp{op, r.now})
-	c.queuedBytes += size
+	if err := r.admit(&op, from); err != nil {
+		from.broken = true // the next one may find room
+		return err
+	}
+	c.queue.push(queuedOp{op, from, r.now})
+	c.queuedBytes += op.size()
 	return nil
 }
 
-// Cancel takes back the operations of a session that were not sent yet, without a report: its connection is gone.
-// An operation in flight stays in flight.
-func (r *Replica) Cancel(session kv.SessionID) {
-	if c := &r.clients; c.queue.len() > 0 {
-		c.cancelled = append(c.cancelled, session)
+// admit says why an operation cannot be queued.
+func (r *Replica) admit(op *ClientOp, from *connection) error {
+	c, size := &r.clients, op.size()
+	full := func() bool { return c.queue.len() >= r.cfg.MaxQueuedOps || c.queuedBytes+size > r.cfg.MaxQueuedBytes }
+	switch {
+	case r.stopping:
+		return ErrStopping
+	case from.broken:
+		return ErrBroken
+	case size > r.cfg.maxOpBytes():
+		return ErrTooLarge
+	case !full():
+		return nil
+	}
+	r.dropCancelled()
+	if full() {
+		return ErrBusy
+	}
+	return nil
+}
+
+// Cancel says that a connection has ended. It comes once, after the connection's last Submit and Revalidate. What was
+// not sent is dropped and reported NotSent, a question is answered NoAnswer; an operation in flight stays in flight.
+func (r *Replica) Cancel(conn uint64) {
+	c := &r.clients
+	if from := c.conns[conn]; from != nil {
+		from.gone = true
+		delete(c.conns, conn)
+	}
+	if c.queue.len() > 0 || c.questions.len() > 0 {
+		c.cancelled = append(c.cancelled, conn)
 	}
 }
 
 // dropCancelled carries out all cancellations in one pass: ten thousand connections may end at once.
-func (c *clients) dropCancelled() {
+func (r *Replica) dropCancelled() {
+	c := &r.clients
 	if len(c.cancelled) == 0 {
 		return
 	}
+	r.sweep()
 	slices.Sort(c.cancelled)
-	c.queue.filter(func(op *queuedOp) bool {
-		if _, gone := slices.BinarySearch(c.cancelled, op.Session); !gone {
-			return true
+	for i := range c.questions.len() {
+		q := c.questions.at(i)
+		if _, gone := slices.BinarySearch(c.cancelled, q.conn); gone && !q.answered {
+			q.answered = true
+			r.answer(Revalidated{Request: q.request, Session: q.session, Validity: NoAnswer})
 		}
-		c.queuedBytes -= op.size()
-		return false
-	})
+	}
+	c.popAnswered()
 	c.cancelled = c.cancelled[:0]
 }
 
+// sweep drops from the queue what is of a connection that is broken or gone.
+func (r *Replica) sweep() {
+	c := &r.clients
+	c.queue.filter(func(op *queuedOp) bool {
+		if !op.from.broken && !op.from.gone {
+			return true
+		}
+		r.giveUp(op)
+		return false
+	})
+}
+
+// giveUp reports an operation that has left the queue for nowhere.
+func (r *Replica) giveUp(op *queuedOp) {
+	r.clients.queuedBytes -= op.size()
+	r.fail(op.Request, op.from, op.Session, NotSent)
+}
+
 // Revalidate asks the leader whether a session that a client wants to resume here is alive; answered in
-// Ready.Revalidated with the same token.
-func (r *Replica) Revalidate(request uint64, id kv.SessionID, password [16]byte, timeoutMs int32) {
-	q := question{revalidation: revalidation{request: request, session: id, password: password, timeoutMs: timeoutMs}, since: r.now}
+// Ready.Revalidated with the same token. conn is the connection, as in ClientOp.
+func (r *Replica) Revalidate(conn, request uint64, id kv.SessionID, password [16]byte, timeoutMs int32) {
+	q := question{revalidation: revalidation{request: request, session: id, password: password, timeoutMs: timeoutMs}, conn: conn, since: r.now}
 	if r.stopping || r.clients.questions.len() >= r.cfg.MaxQueuedOps {
 		r.answer(Revalidated{Request: request, Session: id, Validity: NoAnswer})
 		return
@@ -188,34 +251,26 @@ func (c *clients) settle(request uint64) {
 	}
 }
 
-func (r *Replica) fail(request uint64, s kv.SessionID, o Outcome) {
+// fail reports an operation. Its connection's later ones must not overtake it: the caller sweeps the queue.
+func (r *Replica) fail(request uint64, from *connection, s kv.SessionID, o Outcome) {
+	from.broken = true
 	out := r.out()
 	out.Failed = append(out.Failed, Failed{request, s, o})
 }
 
 // endTerm reports Unknown for what was sent. What the own applier has already been handed will still get its
-// result. Queued operations of a session with an Unknown one go with it; the others wait for the next leader.
+// result. Queued operations of a connection with an Unknown one go with it; the others wait for the next leader.
 func (c *clients) endTerm(r *Replica) {
-	c.dropCancelled()
-	var lost []kv.SessionID
+	r.dropCancelled()
 	c.outstanding.filter(func(op *outstandingOp) bool {
 		if op.zxid != 0 && op.zxid <= r.handed {
 			return true
 		}
-		r.fail(op.request, op.session, Unknown)
+		r.fail(op.request, op.from, op.session, Unknown)
 		c.outstandingBytes -= op.bytes
-		lost = append(lost, op.session)
 		return false
 	})
-	slices.Sort(lost)
-	c.queue.filter(func(op *queuedOp) bool {
-		if _, gone := slices.BinarySearch(lost, op.Session); !gone {
-			return true
-		}
-		c.queuedBytes -= op.size()
-		r.fail(op.Request, op.Session, NotSent)
-		return false
-	})
+	r.sweep()
 	c.asked = 0
 	// zab ends its syncs itself (Synced.OK false), see synced.
 }
@@ -224,28 +279,30 @@ func (c *clients) failOutstanding(r *Replica) {
 	for c.outstanding.len() > 0 {
 		op := c.outstanding.pop()
 		c.outstandingBytes -= op.bytes
-		r.fail(op.request, op.session, Unknown)
+		r.fail(op.request, op.from, op.session, Unknown)
 	}
+	r.sweep()
 }
 
 func (c *clients) refuseQueued(r *Replica) {
-	c.dropCancelled()
+	r.dropCancelled()
 	for c.queue.len() > 0 {
 		op := c.queue.pop()
-		c.queuedBytes -= op.size()
-		r.fail(op.Request, op.Session, NotSent)
+		r.giveUp(&op)
 	}
 }
 
 // tickClients gives up on what waited too long for a leader.
 func (r *Replica) tickClients() {
 	c := &r.clients
-	c.dropCancelled()
+	r.dropCancelled()
 	old := r.now - int64(r.cfg.QueueTicks)
-	for c.queue.len() > 0 && c.queue.at(0).since < old {
-		op := c.queue.pop()
-		c.queuedBytes -= op.size()
-		r.fail(op.Request, op.Session, NotSent)
+	if c.queue.len() > 0 && c.queue.at(0).since < old {
+		for c.queue.len() > 0 && c.queue.at(0).since < old {
+			op := c.queue.pop()
+			r.giveUp(&op)
+		}
+		r.sweep()
 	}
 	for c.questions.len() > 0 && c.questions.at(0).since < old {
 		if q := c.questions.at(0); !q.answered {
@@ -278,6 +335,11 @@ func (r *Replica) validated(v Revalidated) {
 		r.answer(v)
 		break
 	}
+	c.popAnswered()
+}
+
+// popAnswered takes what was answered off the front.
+func (c *clients) popAnswered() {
 	for c.questions.len() > 0 && c.questions.at(0).answered {
 		c.popQuestion()
 	}
@@ -331,6 +393,9 @@ func (r *Replica) open() bool {
 
 func (r *Replica) canPump() bool {
 	c := &r.clients
+	if len(c.cancelled) > 0 {
+		return true
+	}
 	if c.blocked || !r.open() {
 		return false
 	}
@@ -342,7 +407,7 @@ func (r *Replica) canPump() bool {
 
 // pump moves what waits to where it is decided: into the leader's own pipeline or onto the link.
 func (r *Replica) pump() {
-	r.clients.dropCancelled()
+	r.dropCancelled()
 	if !r.canPump() {
 		return
 	}
@@ -392,7 +457,7 @@ func (r *Replica) forward() {
 			op := c.queue.pop()
 			size := op.size()
 			c.queuedBytes -= size
-			c.outstanding.push(outstandingOp{request: op.Request, session: op.Session, bytes: size})
+			c.outstanding.push(outstandingOp{request: op.Request, from: op.from, session: op.Session, bytes: size})
 			c.outstandingBytes += size
 		}
 	}

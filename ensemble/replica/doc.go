@@ -40,9 +40,17 @@
 //   - the role or the link ends first: Ready.Failed says Unknown. The transaction may be applied later; the
 //     client must be told "outcome unknown" (its connection is closed), never "failed".
 //
-// Operations that were not sent stay queued for the next leader, except those of a session that has an Unknown
-// one before them: these are reported NotSent, because a session's later write must not overtake an earlier one.
-// Results arrive in submission order, so the outstanding operations are a FIFO, matched by token.
+// Operations that were not sent stay queued for the next leader. Results arrive in submission order, so the
+// outstanding operations are a FIFO, matched by token.
+//
+// # Connections
+//
+// A later write of a client must not overtake an earlier one, so of each connection ([ClientOp].Conn) a prefix is
+// executed: when one operation is refused, reported Unknown or given up, what is queued behind it is reported NotSent
+// and what is submitted after it is refused, until the shell confirms with Cancel that the connection has ended.
+// The shell ends a connection at its first failure, and says Cancel once for every connection that ever submitted,
+// after its last Submit. Cancel also drops what has not been sent: the client may write elsewhere by now.
+// Order between connections of one session is the leader's: it takes operations from the member that asked last.
 //
 // # Sessions
 //

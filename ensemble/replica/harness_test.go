@@ -245,7 +245,7 @@ func (nd *node) Done(_ kv.Zxid, h *kv.TxnHeader, r *kv.Result, _ *kv.View) {
 // open creates a session on nd.
 func (nd *node) open(token uint64, id kv.SessionID) {
 	nd.lab.t.Helper()
-	if err := nd.r.Submit(ClientOp{Request: token, Session: id, Op: OpCreateSession, Body: AppendCreateSession(nil, 4000, [16]byte{7})}); err != nil {
+	if err := nd.r.Submit(ClientOp{Request: token, Conn: uint64(id), Session: id, Op: OpCreateSession, Body: AppendCreateSession(nil, 4000, [16]byte{7})}); err != nil {
 		nd.lab.t.Fatal(err)
 	}
 	nd.lab.run()
@@ -254,12 +254,18 @@ func (nd *node) open(token uint64, id kv.SessionID) {
 	}
 }
 
+// create is on a connection of the session's number; on changes that.
 func create(token uint64, id kv.SessionID, path string) ClientOp {
 	q := kv.Request{Op: kv.OpCreate, Path: path, ACL: kv.OpenACL()}
-	return ClientOp{Request: token, Session: id, Op: int32(kv.OpCreate), Body: wire.AppendRequest(nil, &q)}
+	return ClientOp{Request: token, Conn: uint64(id), Session: id, Op: int32(kv.OpCreate), Body: wire.AppendRequest(nil, &q)}
+}
+
+func on(conn uint64, op ClientOp) ClientOp {
+	op.Conn = conn
+	return op
 }
 
 func set(token uint64, id kv.SessionID, path string, data []byte) ClientOp {
 	q := kv.Request{Op: kv.OpSetData, Path: path, Data: data, Version: -1}
-	return ClientOp{Request: token, Session: id, Op: int32(kv.OpSetData), Body: wire.AppendRequest(nil, &q)}
+	return ClientOp{Request: token, Conn: uint64(id), Session: id, Op: int32(kv.OpSetData), Body: wire.AppendRequest(nil, &q)}
 }

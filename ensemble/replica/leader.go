@@ -231,7 +231,7 @@ func (r *Replica) pumpLeader() {
 				return
 			}
 			size := op.size()
-			c.outstanding.push(outstandingOp{request: op.Request, session: op.Session, zxid: z, bytes: size})
+			c.outstanding.push(outstandingOp{request: op.Request, from: op.from, session: op.Session, zxid: z, bytes: size})
 			c.outstandingBytes += size
 			c.queuedBytes -= size
 			c.queue.pop()

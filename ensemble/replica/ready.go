@@ -34,6 +34,9 @@ type ClientOp struct {
 	// Request is the origin's token: strictly increasing within a run, not reused by later runs (start each run
 	// at a new random multiple of 2^32), never zero. It comes back in kv.TxnHeader.Request.
 	Request uint64
+	// Conn is the client connection that the operation came on: unique within a run, not forwarded. Of one
+	// connection's operations those that are executed are a prefix, in the order of Submit.
+	Conn    uint64
 	Session kv.SessionID
 	Op      int32
 	// Body is the request record as received. The replica keeps it; the caller must not touch it again.
@@ -53,7 +56,7 @@ const (
 	Unknown
 )
 
-// Failed reports an operation without a result. Reports come in submission order.
+// Failed reports an operation without a result. Reports of one connection come in submission order.
 type Failed struct {
 	Request uint64
 	Session kv.SessionID
@@ -140,4 +143,6 @@ var (
 	ErrStopping = errors.New("member is shutting down")
 	// ErrTooLarge: the operation alone exceeds what a message may carry. Not sent, and never will be.
 	ErrTooLarge = errors.New("request is larger than a message may be")
+	// ErrBroken: an earlier operation of the same connection has failed. Not sent.
+	ErrBroken = errors.New("an earlier request of the connection has failed")
 )

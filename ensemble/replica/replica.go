@@ -128,6 +128,9 @@ func (r *Replica) stamp() int64 {
 func (r *Replica) LinkUp(peer quorum.MemberID, link zab.LinkID, dialled bool) {
 	r.clients.blocked = false
 	if dialled {
+		if r.link != 0 {
+			r.clients.endTerm(r) // the end of the link before was not told; nothing more comes of it
+		}
 		r.link = link
 	} else {
 		r.election.Followed(peer)
@@ -186,24 +189,24 @@ func (r *Replica) Applied(z kv.Zxid, request uint64) {
 	r.refreshServing()
 }
 
-// LogRead, SnapshotChosen, SnapshotSent, SnapshotProgress, SnapshotReceived and SnapshotTaken answer the
+// LogRead and the Snapshot methods below, down to SnapshotTaken, answer the
 // requests of the same names in zab.Ready; see zab.Peer.
 func (r *Replica) LogRead(link zab.LinkID, after kv.Zxid, entries []kv.Entry, err error) {
 	r.zab.LogRead(link, after, entries, err)
 }
 
-// SnapshotChosen: see LogRead.
+// SnapshotChosen answers a request of zab, like LogRead.
 func (r *Replica) SnapshotChosen(link zab.LinkID, z kv.Zxid, chain uint64, ok bool) {
 	r.zab.SnapshotChosen(link, z, chain, ok)
 }
 
-// SnapshotSent: see LogRead.
+// SnapshotSent answers a request of zab, like LogRead.
 func (r *Replica) SnapshotSent(link zab.LinkID, ok bool) { r.zab.SnapshotSent(link, ok) }
 
-// SnapshotProgress: see LogRead.
+// SnapshotProgress tells zab of a transfer, like LogRead.
 func (r *Replica) SnapshotProgress(link zab.LinkID) { r.zab.SnapshotProgress(link) }
 
-// SnapshotReceived: see LogRead.
+// SnapshotReceived answers a request of zab, like LogRead.
 func (r *Replica) SnapshotReceived(link zab.LinkID, ref zab.SnapshotRef, ok bool) {
 	r.zab.SnapshotReceived(link, ref, ok)
 }
@@ -308,6 +311,7 @@ type Status struct {
 	Forming                       string // what forming waits for, empty when formed
 	Queued, QueuedBytes           int
 	Outstanding, OutstandingBytes int
+	Connections                   int // that submitted something and were not cancelled
 	Sessions                      int // with deadlines here; leader only
 }
 
@@ -317,6 +321,7 @@ func (r *Replica) Status() Status {
 		Status: r.zab.Status(), Serving: r.serving, Electing: r.electing, Forming: r.formingStatus(),
 		Queued: r.clients.queue.len(), QueuedBytes: r.clients.queuedBytes,
 		Outstanding: r.clients.outstanding.len(), OutstandingBytes: r.clients.outstandingBytes,
+		Connections: len(r.clients.conns),
 	}
 	if r.lead != nil && r.lead.sessions != nil {
 		s.Sessions = len(r.lead.sessions.all)

@@ -66,9 +66,9 @@ func TestBadOperationsKeepTheirPlace(t *testing.T) {
 	}
 }
 
-// TestUnknownTakesTheRestOfItsSession: when a link breaks, what was sent is unknown; what waits behind it in the same
-// session must not overtake it; other sessions' operations wait for the next leader.
-func TestUnknownTakesTheRestOfItsSession(t *testing.T) {
+// TestUnknownTakesTheRestOfItsConnection: when a link breaks, what was sent is unknown; what waits behind it on the same
+// connection must not overtake it; other connections' operations wait for the next leader.
+func TestUnknownTakesTheRestOfItsConnection(t *testing.T) {
 	l := newLab(t, 3, func(c *Config) { c.MaxForwardedOps = 1 })
 	nd := l.nodes[0]
 	nd.open(1, 100)
@@ -97,7 +97,7 @@ func TestUnknownTakesTheRestOfItsSession(t *testing.T) {
 		l.tick(false)
 	}
 	if !slices.Contains(nd.tokens, 5) {
-		t.Errorf("the other session's write was not executed: %v %v", nd.tokens, nd.failed)
+		t.Errorf("the other connection's write was not executed: %v %v", nd.tokens, nd.failed)
 	}
 	if _, err := nd.tree.View().Exists("/behind"); err == nil {
 		t.Error("a write that was reported not sent was executed")
@@ -117,11 +117,11 @@ func TestQueuesAreBounded(t *testing.T) {
 	if err := nd.r.Submit(create(9, 100, "/full")); !errors.Is(err, ErrBusy) {
 		t.Errorf("a full queue says %v", err)
 	}
-	if err := nd.r.Submit(set(9, 100, "/0", make([]byte, 3000))); !errors.Is(err, ErrTooLarge) {
+	if err := nd.r.Submit(on(102, set(9, 100, "/0", make([]byte, 3000)))); !errors.Is(err, ErrTooLarge) {
 		t.Errorf("an operation that cannot be logged: %v", err)
 	}
 	l.run()
-	if err := nd.r.Submit(create(9, 100, "/room")); err != nil {
+	if err := nd.r.Submit(on(101, create(9, 100, "/room"))); err != nil {
 		t.Error(err)
 	}
 	l.run()
@@ -150,7 +150,7 @@ func TestWaitingIsGivenUp(t *testing.T) {
 	if err := nd.r.Submit(create(2, 100, "/x")); err != nil {
 		t.Fatal(err)
 	}
-	nd.r.Revalidate(3, 100, [16]byte{7}, 4000)
+	nd.r.Revalidate(100, 3, 100, [16]byte{7}, 4000)
 	nd.r.SyncRead(4)
 	nd.r.SyncRead(5)
 	for range 5 {
@@ -179,7 +179,7 @@ func TestRevalidate(t *testing.T) {
 	ask := func(nd *node, id kv.SessionID, pw byte, ms int32) Revalidated {
 		t.Helper()
 		nd.answers = nil
-		nd.r.Revalidate(77, id, [16]byte{pw}, ms)
+		nd.r.Revalidate(9, 77, id, [16]byte{pw}, ms)
 		l.run()
 		if len(nd.answers) != 1 || nd.answers[0].Request != 77 || nd.answers[0].Session != id {
 			t.Fatalf("answers %v", nd.answers)
@@ -210,7 +210,7 @@ func TestRevalidate(t *testing.T) {
 		t.Fatal("closed already")
 	}
 	b.answers = nil
-	b.r.Revalidate(78, 100, [16]byte{7}, 4000)
+	b.r.Revalidate(8, 78, 100, [16]byte{7}, 4000)
 	l.run()
 	if len(b.answers) != 0 {
 		t.Fatalf("told %v of an end that is not committed", b.answers)
@@ -296,30 +296,6 @@ func TestFloodClosesTheLink(t *testing.T) {
 	}
 	if leader.links[link] != nil || leader.r.lead.remote.len() > 31 {
 		t.Errorf("the link stays, %d operations wait", leader.r.lead.remote.len())
-	}
-}
-
-// TestCancelTakesBackWhatWaits and nothing of the session's next connection.
-func TestCancelTakesBackWhatWaits(t *testing.T) {
-	l := newLab(t, 1, nil)
-	nd := l.nodes[0]
-	nd.open(1, 100)
-	nd.open(2, 200)
-	for _, op := range []ClientOp{create(3, 100, "/a"), create(4, 200, "/b")} {
-		if err := nd.r.Submit(op); err != nil {
-			t.Fatal(err)
-		}
-	}
-	nd.r.Cancel(100)
-	if err := nd.r.Submit(create(5, 100, "/c")); err != nil {
-		t.Fatal(err)
-	}
-	l.run()
-	if want := []uint64{1, 2, 4, 5}; !slices.Equal(nd.tokens, want) || len(nd.failed) != 0 {
-		t.Errorf("executed %v, want %v; failed %v", nd.tokens, want, nd.failed)
-	}
-	if st := nd.r.Status(); st.QueuedBytes != 0 {
-		t.Errorf("%d bytes are left in the books", st.QueuedBytes)
 	}
 }
 

@@ -10,8 +10,11 @@ import (
 	"kvd/zab/quorum"
 )
 
-// run carries out what the replica wants done.
+// run is the end of a turn of the loop: it takes in what clients sent and carries out what the replica wants done.
 func (m *Member) run() {
+	if m.Up {
+		m.port.drain()
+	}
 	for m.Up && m.rep.HasReady() && m.sim.failure == nil {
 		rd := m.rep.Ready()
 		m.carryOut(&rd)

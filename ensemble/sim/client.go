@@ -34,6 +34,9 @@ type Op struct {
 	// floor is the newest zxid that had been answered OK to anybody when the operation began.
 	floor kv.Zxid
 	since int64
+	// conn is the connection it was sent on, place its number among the operations of that connection.
+	conn, place uint64
+	never       bool // the replica said NotSent, though the client may have left before
 }
 
 // clientState is where a client stands.
@@ -52,6 +55,8 @@ type Client struct {
 	ID        int
 	state     clientState
 	member    *Member
+	conn      uint64 // unique in the simulation
+	sent      uint64 // operations on it
 	session   kv.SessionID
 	password  [16]byte
 	timeoutMs int32
@@ -78,7 +83,11 @@ func (s *Sim) addClient() *Client {
 
 // port is a member's client port: who is connected, and who waits for what. It is lost in a crash.
 type port struct {
-	m        *Member
+	m *Member
+	// intake holds what clients sent, in order, until the loop's next turn: as in production it goes to the replica
+	// behind whatever else the loop has been told by then, the loss of a link for instance.
+	intake   []func()
+	used     map[uint64]bool // connections that put something into it and have not ended
 	conns    map[kv.SessionID]*Client
 	ops      map[uint64]*Op
 	syncs    map[uint64]*syncRead
@@ -103,11 +112,43 @@ type result struct {
 }
 
 func (p *port) start(m *Member) {
-	*p = port{m: m, conns: map[kv.SessionID]*Client{}, ops: map[uint64]*Op{}, syncs: map[uint64]*syncRead{}, resuming: map[uint64]*Client{}}
+	*p = port{m: m, used: map[uint64]bool{}, conns: map[kv.SessionID]*Client{}, ops: map[uint64]*Op{}, syncs: map[uint64]*syncRead{}, resuming: map[uint64]*Client{}}
 }
 
 // token returns the next token: unique over all runs of all members, growing within one.
 func (s *Sim) token() uint64 { s.tokens++; return s.tokens }
+
+// drain hands the replica what has gathered.
+func (p *port) drain() {
+	for len(p.intake) > 0 { // a refusal ends a connection, whose end is one more
+		do := p.intake[0]
+		p.intake = p.intake[1:]
+		do()
+	}
+}
+
+// put lets a client's request wait for the loop's turn.
+func (p *port) put(conn uint64, do func()) {
+	p.used[conn] = true
+	p.intake = append(p.intake, do)
+}
+
+// end follows everything that came on the connection, once, if anything did.
+func (p *port) end(conn uint64) {
+	if p.used[conn] {
+		delete(p.used, conn)
+		p.intake = append(p.intake, func() { p.m.rep.Cancel(conn) })
+	}
+}
+
+// turn wakes the loop of a member for what is in its intake: at once in a directed scenario.
+func (m *Member) turn() {
+	if m.sim.calm {
+		m.run()
+		return
+	}
+	m.sim.after(m.sim.between(0, 3), m, "intake", func() {})
+}
 
 // act is what a client does from time to time.
 func (c *Client) act() {
@@ -141,7 +182,7 @@ func (c *Client) act() {
 		c.chance()
 	}
 	if m := c.member; m != nil && m.Up && !m.paused {
-		m.run()
+		m.turn()
 	}
 }
 
@@ -209,7 +250,8 @@ func (c *Client) connectTo(m *Member) {
 	if m.tree.View().Zxid() < c.lastZxid {
 		return // the member is behind what this client has seen: it refuses (C2)
 	}
-	c.member = m
+	s.conns++
+	c.member, c.conn, c.sent = m, s.conns, 0
 	if c.session == 0 {
 		s.lives++
 		c.session = kv.SessionID(uint64(m.ID)<<56 | s.lives)
@@ -222,9 +264,10 @@ func (c *Client) connectTo(m *Member) {
 		c.awaiting = s.token()
 		m.port.conns[c.session] = c
 		m.port.resuming[c.awaiting] = c
-		m.rep.Revalidate(c.awaiting, c.session, c.password, c.timeoutMs)
+		conn, awaiting, session := c.conn, c.awaiting, c.session
+		m.port.put(conn, func() { m.rep.Revalidate(conn, awaiting, session, c.password, c.timeoutMs) })
 	}
-	m.run()
+	m.turn()
 }
 
 // hangUp ends the connection: what was sent is unknown.
@@ -233,10 +276,8 @@ func (c *Client) hangUp() {
 		delete(m.port.resuming, c.awaiting)
 		if m.port.conns[c.session] == c {
 			delete(m.port.conns, c.session)
-			if m.Up {
-				m.rep.Cancel(c.session)
-			}
 		}
+		m.port.end(c.conn)
 	}
 	opening := c.state == opening
 	c.member, c.state = nil, away
@@ -258,7 +299,8 @@ func (c *Client) finish(op *Op, o Outcome) {
 func (c *Client) submit(q kv.Request) *Op {
 	s, m := c.sim, c.member
 	q.Session = c.session
-	op := &Op{Client: c, Token: s.token(), Request: q, floor: s.ghost.okZxid, since: s.now}
+	c.sent++
+	op := &Op{Client: c, Token: s.token(), Request: q, floor: s.ghost.okZxid, since: s.now, conn: c.conn, place: c.sent}
 	s.ghost.ops[op.Token] = op
 	c.ops = append(c.ops, op)
 	var body []byte
@@ -274,13 +316,12 @@ func (c *Client) submit(q kv.Request) *Op {
 	if s.opt.Trace {
 		s.logf("client %d at %d: %d %v %s", c.ID, m.ID, op.Token, q.Op, q.Path)
 	}
-	err := m.rep.Submit(replica.ClientOp{Request: op.Token, Session: c.session, Op: int32(q.Op), Body: body})
-	if err != nil {
-		delete(m.port.ops, op.Token)
-		c.pending = c.pending[:len(c.pending)-1]
-		c.finish(op, NotSent)
-		c.hangUp()
-	}
+	m.port.put(op.conn, func() {
+		err := m.rep.Submit(replica.ClientOp{Request: op.Token, Conn: op.conn, Session: q.Session, Op: int32(q.Op), Body: body})
+		if err != nil {
+			m.port.failed(replica.Failed{Request: op.Token, Session: q.Session, Outcome: replica.NotSent})
+		}
+	})
 	return op
 }
 
@@ -353,6 +394,9 @@ func (p *port) servingChanged() {
 func (p *port) failed(f replica.Failed) {
 	op := p.ops[f.Request]
 	delete(p.ops, f.Request)
+	if op != nil && f.Outcome == replica.NotSent {
+		op.never = true
+	}
 	if op == nil || op.Outcome != Pending {
 		return
 	}

@@ -37,7 +37,8 @@ type ghost struct {
 	okZxid kv.Zxid
 	ops    map[uint64]*Op // by token
 	inG    map[uint64]kv.Zxid
-	lossy  bool // the script destroyed a disk: P8 holds in its weaker form
+	order  map[uint64]*executed // by connection
+	lossy  bool                 // the script destroyed a disk: P8 holds in its weaker form
 }
 
 type committed struct {
@@ -88,6 +89,7 @@ func (g *ghost) init(s *Sim) {
 		sim: s, pos: map[kv.Zxid]int{}, proposed: map[kv.Zxid]proposal{}, chains: map[kv.Zxid]uint64{},
 		est: map[kv.Epoch]established{}, promises: map[promiseKey]zab.Incarnation{}, attempts: map[zab.Incarnation]quorum.MemberID{}, followed: map[kv.Zxid]step{},
 		digests: map[kv.Zxid]uint64{}, ops: map[uint64]*Op{}, inG: map[uint64]kv.Zxid{},
+		order: map[uint64]*executed{},
 	}
 	g.members = make([]ghostMember, s.opt.Members+s.opt.Observers)
 	g.model.init()
@@ -360,6 +362,29 @@ func (g *ghost) declare(m *Member, z kv.Zxid) {
 	g.checkQuorums()
 }
 
+// executed is how much of one connection's operations is in G.
+type executed struct {
+	places uint64
+	moved  bool
+}
+
+// inOrder is C2 for what is executed: of the operations of one connection it is a prefix of those that were sent on it, in
+// the order in which they were sent. Once the leader has refused one because the session had moved, none is executed.
+func (g *ghost) inOrder(op *Op, z kv.Zxid, moved bool) {
+	x := g.order[op.conn]
+	if x == nil {
+		x = &executed{}
+		g.order[op.conn] = x
+	}
+	if op.place != x.places+1 {
+		g.sim.fail("C2", "token %d at %v is operation %d of connection %d (client %d), the one before it in the history is %d", op.Token, z, op.place, op.conn, op.Client.ID, x.places)
+	}
+	if x.moved && !moved {
+		g.sim.fail("C2", "token %d at %v is executed, and an earlier one of connection %d was refused because the session had moved", op.Token, z, op.conn)
+	}
+	x.places, x.moved = op.place, x.moved || moved
+}
+
 func (g *ghost) last() (z kv.Zxid) {
 	if n := len(g.g); n > 0 {
 		z = g.g[n-1].zxid
@@ -376,7 +401,7 @@ func (g *ghost) account() {
 			switch {
 			case op.Outcome == OK && (!in || z != op.Zxid):
 				g.sim.fail("C1", "token %d was answered OK at %v and is in G: %v at %v", op.Token, op.Zxid, in, z)
-			case op.Outcome == NotSent && in:
+			case (op.Outcome == NotSent || op.never) && in:
 				g.sim.fail("C1", "token %d was not sent and is in G at %v", op.Token, z)
 			}
 		}

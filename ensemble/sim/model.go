@@ -57,10 +57,11 @@ func (m *model) commit(g *ghost, e *kv.Entry) {
 	if z, ok := g.inG[h.Request]; ok {
 		s.fail("C1", "token %d is committed twice, at %v and %v", h.Request, z, e.Zxid)
 	}
-	if op.Outcome == NotSent {
+	if op.Outcome == NotSent || op.never {
 		s.fail("C1", "token %d was reported not sent and is committed at %v", h.Request, e.Zxid)
 	}
 	g.inG[h.Request] = e.Zxid
+	g.inOrder(op, e.Zxid, h.Err == kv.CodeSessionMoved)
 	a := answer{code: h.Err, zxid: e.Zxid}
 	if h.Err == kv.CodeSessionMoved {
 		if !op.Client.moved {

@@ -250,6 +250,32 @@ func TestEveryPropertyCanFail(t *testing.T) {
 			s.clients[0].ops[len(s.clients[0].ops)-1].Outcome = NotSent
 			s.ghost.account()
 		}},
+		{"C2", "a later write of a connection is executed without the one before it", func(s *Sim) {
+			hold := s.Hold(Is("REQUEST", 1, 3))
+			c := s.At(1)
+			c.submit(kv.Request{Op: kv.OpCreate, Path: "/lost", ACL: kv.OpenACL()})
+			c.sent++ // one more, which the member forgets
+			c.submit(kv.Request{Op: kv.OpCreate, Path: "/later", ACL: kv.OpenACL()})
+			s.member(1).run()
+			s.Release(hold)
+			s.Run(20)
+		}},
+		{"C2", "two writes of a connection are executed in the other order", func(s *Sim) {
+			ops := s.clients[0].ops
+			a, b := ops[len(ops)-2], ops[len(ops)-1]
+			s.ghost.order[a.conn].places -= 2
+			s.ghost.inOrder(b, s.ghost.last(), false)
+		}},
+		{"C2", "a connection whose session has moved writes on", func(s *Sim) {
+			op := s.clients[0].ops[len(s.clients[0].ops)-1]
+			s.ghost.order[op.conn].places--
+			s.ghost.order[op.conn].moved = true
+			s.ghost.inOrder(op, s.ghost.last(), false)
+		}},
+		{"C1", "a write is dropped, reported not sent, and executed", func(s *Sim) {
+			s.clients[0].ops[len(s.clients[0].ops)-1].never = true
+			s.ghost.account()
+		}},
 		{"C2", "a client sees the past", func(s *Sim) { s.clients[0].saw(s.member(1), 1, "read") }},
 		{"C3", "a stale read after sync", func(s *Sim) {
 			c := s.At(1)

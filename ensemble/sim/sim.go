@@ -79,6 +79,7 @@ type Sim struct {
 	handles    uint64
 	incs       uint64
 	tokens     uint64
+	conns      uint64
 	done       int       // operations finished
 	snaps      int       // snapshots installed
 	syncTicks  int       // of the members, for L4
