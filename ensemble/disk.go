@@ -41,12 +41,22 @@ func openStorage(cfg *Config, completed func(wal.Completion)) (st storage, err e
 		}
 		st.store = dir
 	}
+	asked := false // whose the store is
 	for attempt := 0; ; attempt++ {
 		st.log, st.report, err = wal.Open(cfg.DataDir, wal.Options{
 			FS: cfg.FS, LogDir: cfg.LogDir, Logger: cfg.Logger, Completed: completed, UnsafeNoSync: cfg.UnsafeNoSync,
 		})
 		if err != nil {
 			return st, err
+		}
+		if st.report.Damaged && !asked {
+			// The store may be sound and another member's, as when two log directories were exchanged.
+			asked = true
+			if err := errors.Join(st.log.Close(), refuseForeignStore(cfg)); err != nil {
+				return st, err
+			}
+			attempt--
+			continue
 		}
 		lost, err := st.load(cfg.Logger)
 		if err == nil && !lost {

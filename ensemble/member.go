@@ -69,7 +69,7 @@ type Member struct {
 
 // Start opens the directories, checks what they hold, and starts a member. It returns when the member takes
 // part, which is before it serves: see WaitServing. ctx bounds the start only.
-// A *ConfigError means that nothing was touched.
+// A *ConfigError or a *DirectoryError means that nothing was touched.
 func Start(ctx context.Context, cfg Config) (_ *Member, err error) {
 	defer func() {
 		if err != nil {
@@ -108,6 +108,9 @@ func (m *Member) start() (err error) {
 		}
 	}()
 
+	if err := refuseForeignDirectory(cfg); err != nil {
+		return err
+	}
 	if err := cfg.openClientListeners(); err != nil {
 		return err
 	}

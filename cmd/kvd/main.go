@@ -44,9 +44,10 @@ func newApp(stdout, stderr io.Writer) *cli.App {
 func exitCode(err error) int {
 	var settings *zoocfg.Error
 	var config *ensemble.ConfigError
+	var directory *ensemble.DirectoryError
 	var child *childError
 	switch {
-	case errors.As(err, &settings), errors.As(err, &config):
+	case errors.As(err, &settings), errors.As(err, &config), errors.As(err, &directory):
 		return exitRefused
 	case errors.Is(err, wal.ErrNewerFormat), errors.Is(err, wal.ErrLocked), errors.Is(err, errNothingThere):
 		return exitRefused
