@@ -9,7 +9,9 @@ import (
 // A data directory that another member owns is refused by name with exit 2, as a configuration error is.
 func TestServeRefusesAnotherMembersDirectory(t *testing.T) {
 	dir := t.TempDir()
-	args := func(id string) []string { return []string{"serve", "--id", id, "--data", dir, "--listen", "127.0.0.1:0"} }
+	args := func(id string) []string {
+		return []string{"serve", "--id", id, "--data", dir, "--listen", "127.0.0.1:0"}
+	}
 	d := start(t, kvdCommand(args("1")...))
 	d.ready()
 	d.signal(syscall.SIGTERM)
