@@ -33,7 +33,7 @@ func (p *Peer) onTrunc(m *Trunc) {
 	}
 	d := &p.durable
 	at, chain, ok := p.locate(m.To)
-	applied := p.applying
+	applied := max(p.applying, p.applicable())
 	if p.restore != nil {
 		applied = p.restore.Zxid // the tree is about to restart from there
 	}

@@ -34,6 +34,7 @@ func (p *Peer) AppendCanonical(dst []byte) []byte {
 		}
 	}
 	c.num(uint64(p.committed), uint64(p.applying), uint64(p.applied), uint64(p.role), uint64(p.stage), p.generation, p.dials)
+	c.window(&p.handed)
 	c.ref(p.restore)
 	c.bool(p.start != nil)
 	if p.start != nil {
@@ -162,14 +163,18 @@ func (c *canonical) progress(pr *progress) {
 	c.message(&pr.ack)
 	c.num(uint64(pr.plan.kind), uint64(pr.plan.row), uint64(pr.plan.point), pr.plan.chain)
 	c.num(uint64(pr.cursor), pr.cursorChain, uint64(pr.target), uint64(pr.match), uint64(pr.received), uint64(pr.commitSent))
-	c.num(uint64(len(pr.window.batches)))
-	for _, b := range pr.window.batches {
-		c.num(uint64(b.last), uint64(b.entries), uint64(b.bytes), uint64(b.sent))
-	}
+	c.window(&pr.window)
 	c.num(uint64(pr.heard), uint64(pr.progressAt), pr.probe, uint64(pr.reportAt))
 	c.bool(pr.report != nil)
 	if pr.report != nil {
 		c.message(pr.report)
+	}
+}
+
+func (c *canonical) window(w *window) {
+	c.num(uint64(len(w.batches)))
+	for _, b := range w.batches {
+		c.num(uint64(b.last), uint64(b.entries), uint64(b.bytes), uint64(b.sent))
 	}
 }
 

@@ -13,6 +13,7 @@ func (p *Peer) Clone(h History) *Peer {
 	q.hist = h
 	q.inflight = slices.Clone(p.inflight)
 	q.tail = p.tail.clone()
+	q.handed.batches = slices.Clone(p.handed.batches)
 	if p.start != nil {
 		s := *p.start
 		q.start = &s

@@ -37,11 +37,12 @@ type Config struct {
 	// PingTicks is the distance of PING rounds; default a quarter of SyncTicks, at least 1.
 	PingTicks int
 
-	TailBytes             int // recent entries kept in memory; default 16 MiB
-	WindowBytes           int // unacked payload bytes per link; default 8 MiB
-	WindowEntries         int // unacked entries per link; default 16384
-	MaxOutstandingBytes   int // uncommitted payload bytes at the leader; default 32 MiB
-	MaxOutstandingEntries int // uncommitted entries at the leader; default 32768
+	TailBytes     int // recent entries kept in memory; default 16 MiB
+	WindowBytes   int // unacked payload bytes per link; default 8 MiB
+	WindowEntries int // unacked entries per link; default 16384
+	// Uncommitted at the leader, and likewise handed to the applier and not applied yet.
+	MaxOutstandingBytes   int // of payload; default 32 MiB
+	MaxOutstandingEntries int // default 32768
 	MaxBatchBytes         int // payload bytes in one message; default 1 MiB
 	MaxPayloadBytes       int // one payload; default 16 MiB
 	// StageBytes: a learner writes a longer history in stages, each but the last with the old current

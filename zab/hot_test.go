@@ -15,6 +15,9 @@ type hotPath struct {
 	seq     [4]uint64
 	applied int
 	payload []byte
+	// held keeps what a member's applier was given, in waiting.
+	held    [4]bool
+	waiting [4][]Apply
 }
 
 type emptyHistory struct{}
@@ -67,6 +70,10 @@ func (h *hotPath) run() {
 				h.seq[id] = rd.Writes[n-1].Seq
 			}
 			for _, a := range rd.Apply {
+				if h.held[id] {
+					h.waiting[id] = append(h.waiting[id], a)
+					continue
+				}
 				h.applied += len(a.Entries)
 				p.Applied(a.Through)
 			}

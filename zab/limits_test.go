@@ -83,6 +83,72 @@ func TestProposeIsBounded(t *testing.T) {
 	}
 }
 
+// TestSlowApplierIsBounded: what is committed faster than it is applied waits in the log, not in the applier's queue
+// (design rule 9), and goes on as soon as the applier reports.
+func TestSlowApplierIsBounded(t *testing.T) {
+	const bound, each, batches = 16, 5, 200
+	for _, who := range []quorum.MemberID{1, 3} { // a follower, the leader
+		for _, tail := range []int{1 << 20, 1000} { // what waits stays in memory, or does not
+			h := newHotPath(t)
+			slow := h.peers[who]
+			slow.cfg.MaxOutstandingEntries, slow.cfg.TailBytes = bound, tail
+			h.held[who] = true
+			for range batches {
+				h.batch(t, each)
+			}
+			entries := func() (n int) {
+				for _, a := range h.waiting[who] {
+					n += len(a.Entries)
+				}
+				return n
+			}
+			if n := entries(); n > bound || n <= bound-each || len(h.waiting[who]) < 2 {
+				t.Errorf("member %d: %d entries in %d pieces wait for its applier, bound %d", who, n, len(h.waiting[who]), bound)
+			}
+			if got := h.peers[1].Status().Committed; got.Counter() != each*batches {
+				t.Errorf("member %d's applier held back the commits: %s", who, got)
+			}
+			// Piece by piece everything comes, in order, and never more at once.
+			at, pieces := kv.Zxid(0), 0
+			for len(h.waiting[who]) > 0 {
+				a := h.waiting[who][0]
+				h.waiting[who] = h.waiting[who][1:]
+				if a.After != at && at != 0 {
+					t.Fatalf("member %d: (%s, %s] after %s", who, a.After, a.Through, at)
+				}
+				at, pieces = a.Through, pieces+1
+				slow.Applied(at)
+				h.run()
+				if n := entries(); n > bound {
+					t.Fatalf("member %d: %d entries wait for its applier, bound %d", who, n, bound)
+				}
+			}
+			if want := slow.Status().Committed; at != want || slow.Status().Applied != want || slow.handed.entries != 0 || slow.handed.bytes != 0 {
+				t.Errorf("member %d: applied %s of %s in %d pieces, %+v left", who, at, want, pieces, slow.handed)
+			}
+		}
+	}
+}
+
+// TestSlowApplierIsBoundedInBytes: large entries are held back by their size.
+func TestSlowApplierIsBoundedInBytes(t *testing.T) {
+	h := newHotPath(t)
+	h.peers[1].cfg.MaxOutstandingBytes = 1000
+	h.held[1] = true
+	for range 50 {
+		h.batch(t, 4)
+	}
+	n := 0
+	for _, a := range h.waiting[1] {
+		for i := range a.Entries {
+			n += entryBytes(&a.Entries[i])
+		}
+	}
+	if n < 500 || n > 1000+entryBytes(&h.waiting[1][0].Entries[0]) {
+		t.Errorf("%d bytes wait for the applier, bound 1000", n)
+	}
+}
+
 // TestSlowLearnerLagsAndOthersGoOn: memory for one learner is its window; the quorum does not wait for it (L6, S56).
 func TestSlowLearnerLagsAndOthersGoOn(t *testing.T) {
 	cfg := testConfig()

@@ -29,6 +29,8 @@ type Peer struct {
 	committed kv.Zxid
 	// applying is what was handed to the applier, applied what it has reported back.
 	applying, applied kv.Zxid
+	// handed is what the applier was given and has not reported applied: what waits there pins memory.
+	handed window
 	// restore is an installed snapshot that the applier has not been told of: it waits until its zxid is
 	// known committed, so that nothing uncommitted is ever visible (S24).
 	restore *SnapshotRef
@@ -472,8 +474,13 @@ func (p *Peer) locate(z kv.Zxid) (at kv.Zxid, chain uint64, ok bool) {
 
 // Applied reports that the applier's tree is at z.
 func (p *Peer) Applied(z kv.Zxid) {
-	if z > p.applied && z <= p.applying {
-		p.applied = z
+	if z <= p.applied || z > p.applying {
+		return
+	}
+	p.applied = z
+	p.handed.ack(z)
+	if p.restore == nil && p.applying < p.applicable() {
+		p.dirty = true // what was held back may go now
 	}
 }
 
@@ -580,24 +587,42 @@ func (p *Peer) flushApply() {
 			return
 		}
 		p.applying, p.applied = p.restore.Zxid, p.restore.Zxid
+		p.handed.clear()
 		p.out.Restore, p.restore = p.restore, nil
 	}
-	// last is below durable.Last while a truncation is on its way to the disk: what goes was never committed, but a
-	// leader that lies about its commit point must not make this member look for it.
-	through := min(p.committed, p.durable.Last, p.last)
+	through := p.applicable()
 	for p.applying < through {
-		es := p.tail.after(p.applying, through, p.cfg.StageBytes, chunkEntries)
+		room, roomBytes := p.cfg.MaxOutstandingEntries-p.handed.entries, p.cfg.MaxOutstandingBytes-p.handed.bytes
+		if room <= 0 || roomBytes <= 0 {
+			return // goes on as the applier reports; what leaves the tail meanwhile is handed over as one range
+		}
+		es := p.tail.after(p.applying, through, min(p.cfg.StageBytes, roomBytes), min(chunkEntries, room))
 		if es == nil { // older than what is in memory
 			to := min(through, p.tail.start)
 			if to <= p.applying {
 				return
 			}
 			p.out.Apply = append(p.out.Apply, Apply{After: p.applying, Through: to})
-			p.applying = to
+			p.handedOver(to, nil)
 			continue
 		}
 		to := es[len(es)-1].Zxid
 		p.out.Apply = append(p.out.Apply, Apply{After: p.applying, Through: to, Entries: es})
-		p.applying = to
+		p.handedOver(to, es)
 	}
 }
+
+// handedOver counts what was given to the applier. A range costs it next to nothing until it is read, in pieces.
+func (p *Peer) handedOver(to kv.Zxid, es []kv.Entry) {
+	b := sentBatch{last: to, entries: max(1, len(es))}
+	for i := range es {
+		b.bytes += entryBytes(&es[i])
+	}
+	p.handed.add(b)
+	p.applying = to
+}
+
+// applicable is up to where entries are committed and durable. last is below durable.Last while a truncation is on its
+// way to the disk: what goes was never committed, but a leader that lies about its commit point must not make this
+// member look for it.
+func (p *Peer) applicable() kv.Zxid { return min(p.committed, p.durable.Last, p.last) }

@@ -80,7 +80,7 @@ func (pr *progress) restart(now int) {
 	pr.progressAt = now
 }
 
-// window counts what is on the way to one learner.
+// window counts what is on the way to one learner, or to the applier.
 type window struct {
 	batches []sentBatch // oldest first
 	entries int
