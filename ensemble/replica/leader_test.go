@@ -122,5 +122,5 @@ func TestTurnOfADeadMemberEnds(t *testing.T) {
 }
 
 func revalidate(r *Replica, token uint64, id kv.SessionID) {
-	r.Revalidate(token, id, [16]byte{7}, 4000)
+	r.Revalidate(token, token, id, [16]byte{7}, 4000)
 }
