@@ -29,6 +29,9 @@ type peer struct {
 	conn  *electionConn
 	// seenNonce and seenInstance name the last connection that the larger id opened to me.
 	seenNonce, seenInstance uint64
+
+	judging sync.Mutex // one probe of this peer at a time
+	judged  judgement  // under judging
 }
 
 type linkState uint8

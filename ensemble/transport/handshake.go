@@ -40,6 +40,7 @@ const (
 	purposeElection purpose = 1 // the larger id's dial: carries votes
 	purposeKnock    purpose = 2 // the smaller id's dial: asks to be dialled
 	purposeLearner  purpose = 3 // a link
+	purposeProbe    purpose = 4 // asks for the answer and nothing else: who listens at this member's address
 )
 
 // Verdict is the answer to a hello: accepted, or the cause of the refusal. Part of the peer protocol.
@@ -55,10 +56,11 @@ const (
 	RefusedTarget  Verdict = 5 // was meant for another member
 	RefusedCluster Verdict = 6 // belongs to another cluster
 	RefusedPurpose Verdict = 7 // wrong port, or a dial in the wrong direction
-	verdictCount           = 8
+	RefusedTwin    Verdict = 8 // another process with the sender's id answers at that member's address
+	verdictCount           = 9
 )
 
-var verdictNames = [verdictCount]string{"accepted", "not a peer", "version", "own id", "unknown member", "wrong target", "another cluster", "wrong port or direction"}
+var verdictNames = [verdictCount]string{"accepted", "not a peer", "version", "own id", "unknown member", "wrong target", "another cluster", "wrong port or direction", "duplicate id"}
 
 // String names the verdict as logs and counters do.
 func (v Verdict) String() string {
@@ -241,6 +243,7 @@ func (t *Transport) judge(h hello, mine Hello, learnerPort bool) *RefusedError {
 	case learnerPort && h.purpose == purposeLearner:
 	case !learnerPort && h.purpose == purposeElection && h.from > t.o.ID:
 	case !learnerPort && h.purpose == purposeKnock && h.from < t.o.ID:
+	case !learnerPort && h.purpose == purposeProbe:
 	default:
 		return refuse(RefusedPurpose, "member %d came with purpose %d to the %s port of member %d", h.from, h.purpose, portName(learnerPort), t.o.ID)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -243,6 +244,12 @@ func (t *Transport) welcome(c net.Conn, learner bool, done func()) {
 	if err == nil {
 		if r := t.judge(h, mine.Hello, learner); r != nil {
 			err = r
+		} else if r := t.twin(h); r != nil {
+			err = r
+			if ended(c) { // a run of before that is gone by now: nobody to refuse
+				err = io.ErrUnexpectedEOF
+			}
+			_ = c.SetDeadline(time.Now().Add(t.o.Limits.HandshakeTimeout))
 		}
 	}
 	if err != nil {
@@ -257,6 +264,9 @@ func (t *Transport) welcome(c net.Conn, learner bool, done func()) {
 		return
 	}
 	switch h.purpose {
+	case purposeProbe:
+		_, _ = c.Write(encodeAnswer(mine, Accepted, ""))
+		done()
 	case purposeKnock:
 		_, _ = c.Write(encodeAnswer(mine, Accepted, ""))
 		done()
@@ -294,6 +304,12 @@ func (t *Transport) refused(r *RefusedError, peer quorum.MemberID, remote net.Ad
 		host = remote.String()
 	}
 	key := fmt.Sprint(r.Verdict, r.ByPeer, peer, host)
+	if r.Verdict == RefusedTwin {
+		key = fmt.Sprint(r.Verdict, r.ByPeer) // every peer says the same about this member; a twin is one finding
+		if !r.ByPeer {
+			key += fmt.Sprint(peer)
+		}
+	}
 	t.mu.Lock()
 	known := t.refusals[key] || len(t.refusals) >= maxRefusals
 	if !known {
