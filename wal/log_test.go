@@ -90,6 +90,46 @@ func TestTruncateRemovesExactlyWhatIsAfter(t *testing.T) {
 	}
 }
 
+// A log start within a group leaves the group whole in the store. A truncation to it takes the rest of the group
+// out all the same: nothing comes back at a restart or a power cut, and what is appended then is the history.
+func TestTruncateToALogStartWithinAGroup(t *testing.T) {
+	for name, at := range map[string]int{"the first of the group": 0, "in its middle": 4, "the last but one": 8} {
+		t.Run(name, func(t *testing.T) {
+			fs := vfs.NewCrashableMem()
+			m, _ := openMember(t, "d", Options{FS: fs})
+			m.form(1)
+			h := newHistory()
+			m.do(Write{Append: h.next(1, 3, 20)})
+			entries := h.next(1, 10, 20) // one write, one group
+			m.do(Write{Append: entries})
+			z, chain := entries[at].Zxid, entries[at].Chain
+			m.do(Write{Snapshot: &SnapshotPoint{Zxid: z, Chain: chain, Points: [][]byte{{1}}, LogStart: z}})
+			m.mustHold(h)
+			m.do(Write{Truncate: &z})
+			h.truncate(z)
+			m.mustHold(h)
+
+			restart := func(disk vfs.FS) *member {
+				t.Helper()
+				again, r := openMember(t, "d", Options{FS: disk})
+				if r.Damaged || r.Suspect != "" {
+					t.Fatal(r)
+				}
+				again.mustHold(h)
+				return again
+			}
+			restart(crash(fs, 0, nil)).close()
+			m.close()
+			m = restart(fs)
+			m.do(Write{Accepted: &Promise{Epoch: 2, To: 7}, Append: h.next(2, 5, 20), Current: 2})
+			m.mustHold(h)
+			restart(crash(fs, 0, nil)).close()
+			m.close()
+			restart(fs).close()
+		})
+	}
+}
+
 // A write that would break the log's invariants kills it and leaves nothing behind.
 func TestBrokenPromisesAreRefused(t *testing.T) {
 	h := newHistory()

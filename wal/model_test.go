@@ -77,9 +77,11 @@ func (w *workload) draw(m *model) Write {
 		return Write{Accepted: &Promise{Epoch: m.accepted, To: uint64(w.rng.IntN(1000))}}
 	case p < 86: // sync by TRUNC: drop a tail, adopt the leader's history and its epoch in one write
 		z := m.base
-		for _, e := range m.h.all {
-			if e.Zxid > m.base && w.rng.IntN(3) > 0 {
-				z = e.Zxid
+		if w.rng.IntN(3) > 0 { // else to the base, which may be the log start
+			for _, e := range m.h.all {
+				if e.Zxid > m.base && w.rng.IntN(3) > 0 {
+					z = e.Zxid
+				}
 			}
 		}
 		m.h.truncate(z)
@@ -103,6 +105,9 @@ func (w *workload) draw(m *model) Write {
 			if e.Zxid > start && e.Zxid <= at && w.rng.IntN(2) > 0 {
 				start = e.Zxid
 			}
+		}
+		if w.rng.IntN(3) == 0 {
+			start = at
 		}
 		m.base, m.logStart, m.points = at, start, 2
 		return Write{Snapshot: &SnapshotPoint{Zxid: at, Chain: m.chainAt(at), LogStart: start,

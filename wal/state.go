@@ -70,8 +70,8 @@ type Install struct {
 }
 
 // SnapshotPoint records an own snapshot: Zxid becomes the base, Points is the new list of kept points
-// (oldest first), and entries up to and including LogStart may be dropped. LogStart is an entry of the log
-// at most Zxid; a value at or below the present logStart drops nothing.
+// (oldest first), and entries up to and including LogStart may be dropped. LogStart is any entry of the log
+// at most Zxid, also one within a group; a value at or below the present logStart drops nothing.
 type SnapshotPoint struct {
 	Zxid     kv.Zxid
 	Chain    uint64

@@ -294,7 +294,8 @@ func (b *builder) truncate(z kv.Zxid) error {
 	if z == b.next.last {
 		return nil
 	}
-	chain := b.next.LogStartChain
+	// At the log start nothing stays. That includes the group that straddles it, whose key lies at or before z.
+	chain, from := b.next.LogStartChain, []byte{entryPrefix}
 	if z != b.next.LogStart {
 		keep, err := b.l.entriesThrough(z)
 		if err != nil {
@@ -303,12 +304,12 @@ func (b *builder) truncate(z kv.Zxid) error {
 		if e := keep.entries[len(keep.entries)-1]; e.Zxid != z {
 			return broken("truncation after %v, which is not in the log (nearest is %v)", z, e.Zxid)
 		}
-		chain = keep.entries[len(keep.entries)-1].Chain
+		chain, from = keep.entries[len(keep.entries)-1].Chain, entryKey(z+1)
 		if keep.cut {
 			b.put(keep.prev, keep.prevChain, keep.entries)
 		}
 	}
-	if err := b.batch.DeleteRange(entryKey(z+1), entryKey(b.next.last+1), nil); err != nil {
+	if err := b.batch.DeleteRange(from, entryKey(b.next.last+1), nil); err != nil {
 		return err
 	}
 	b.next.last, b.next.lastChain = z, chain
