@@ -32,6 +32,11 @@ var (
 	formatVersions   = zab.VersionRange{Min: 1, Max: 1}
 )
 
+// ErrAbandoned says that a member's disk did not answer when the member ended. It serves and votes no more, and
+// acknowledges nothing; goroutines of it may still wait for the disk, with what had been handed to the log before, and
+// its directory stays locked until they come back or the process ends.
+var ErrAbandoned = errors.New("ensemble: member abandoned, its disk does not answer")
+
 // ErrClosed is returned by the methods of a member that was shut down or closed.
 var ErrClosed = errors.New("ensemble: member closed")
 
@@ -63,6 +68,8 @@ type Member struct {
 	done    chan struct{}
 	once    sync.Once
 
+	endLimit time.Duration // how long one step of the end may take
+
 	mu  sync.Mutex
 	err error
 }
@@ -86,7 +93,7 @@ func Start(ctx context.Context, cfg Config) (_ *Member, err error) {
 	m := &Member{
 		cfg: cfg, log: cfg.Logger.With("member", uint64(cfg.ID)), started: time.Now(),
 		served: make(chan struct{}), up: make(chan struct{}), aborted: make(chan struct{}),
-		closing: make(chan struct{}), done: make(chan struct{}),
+		closing: make(chan struct{}), done: make(chan struct{}), endLimit: endLimit,
 	}
 	m.cfg.Logger = m.log
 	if err := m.start(); err != nil {
@@ -358,7 +365,7 @@ func (m *Member) Status() Status {
 	return s
 }
 
-// Done is closed when the member has ended, every goroutine of it included.
+// Done is closed when the member has ended, every goroutine of it included, or was abandoned (ErrAbandoned).
 func (m *Member) Done() <-chan struct{} { return m.done }
 
 // Err is why the member ended: nil before Done and after Shutdown or Close, else the failure.
@@ -396,7 +403,7 @@ func (m *Member) fail(err error) {
 
 // Shutdown hands leadership over, lets outstanding writes finish, closes the clients' connections and stops.
 // It returns nil when all that happened, ctx's error if it had to cut (the member is then closed all the
-// same), or the error with which the member had failed.
+// same), or the error with which the member had failed; with ErrAbandoned if its disk hangs.
 func (m *Member) Shutdown(ctx context.Context) error {
 	m.port.stopAccepting()
 	m.inbox.push(shutdownAsked{}, false)
@@ -412,43 +419,11 @@ func (m *Member) Shutdown(ctx context.Context) error {
 	return errors.Join(m.Err(), cut)
 }
 
-// Close cuts everything and waits for the member's goroutines. What was acknowledged stays durable.
+// Close cuts everything and waits for the member's goroutines. What was acknowledged stays durable. A disk that hangs
+// does not hold it up for more than some seconds: it then returns ErrAbandoned.
 func (m *Member) Close() error {
 	m.end()
 	return m.Err()
-}
-
-// end takes the member apart from the top down and waits for every goroutine.
-func (m *Member) end() {
-	m.once.Do(func() {
-		close(m.closing)
-		m.port.stopAccepting()
-		close(m.loop.stop)
-		<-m.loop.done
-		m.inbox.close()
-		m.intake.close()
-		if m.net != nil {
-			_ = m.net.Close()
-		}
-		m.applier.close()
-		m.port.close()
-		m.cancel()
-		m.snaps.group.Wait()
-		m.reader.close()
-		close(m.disk.stop)
-		<-m.disk.done
-		if err := m.wal.Close(); err != nil {
-			m.mu.Lock()
-			if m.err == nil {
-				m.err = fmt.Errorf("closing the log: %w", err)
-			}
-			m.mu.Unlock()
-		}
-		m.cfg.Listeners.close()
-		m.log.Info("stopped")
-		close(m.done)
-	})
-	<-m.done
 }
 
 // helloBox is what the transport says about this member at handshakes.
