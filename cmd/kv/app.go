@@ -57,10 +57,11 @@ func (p *program) app() *cli.App {
 		Before: p.before,
 		Commands: []*cli.Command{
 			{Name: "get", ArgsUsage: "PATH", Usage: "print a node's value", Action: p.get},
-			{Name: "set", ArgsUsage: "PATH VALUE", Usage: "set a node's value, creating it and its parents if they are missing", Action: p.set, Flags: []cli.Flag{
-				&cli.IntFlag{Name: "version", Usage: "only if the node has this version; implies --existing"},
-				&cli.BoolFlag{Name: "existing", Usage: "only if the node exists"},
-			}},
+			{Name: "set", ArgsUsage: "PATH VALUE", Usage: "set a node's value, creating it and its parents if they are missing", Action: p.set,
+				Description: "Parents are created within the chroot of --server. The chroot itself is not: if it is missing, the exit code is 3.", Flags: []cli.Flag{
+					&cli.IntFlag{Name: "version", Usage: "only if the node has this version; implies --existing"},
+					&cli.BoolFlag{Name: "existing", Usage: "only if the node exists"},
+				}},
 			{Name: "create", ArgsUsage: "PATH [VALUE]", Usage: "create a node and print its path", Action: p.create, Flags: []cli.Flag{
 				&cli.BoolFlag{Name: "ephemeral", Aliases: []string{"e"}, Usage: "removed with the session, which is held until a signal"},
 				&cli.BoolFlag{Name: "sequential", Aliases: []string{"s"}, Usage: "append a number that grows with every node created beside it"},

@@ -15,18 +15,19 @@ import (
 type session struct {
 	*client.Client
 	servers string
+	chroot  string // of servers; empty: none
 	timeout time.Duration
 }
 
 // dial establishes a session; its failure is exit code 6.
 func dial(c *cli.Context) (*session, error) {
 	s := &session{servers: c.String("server"), timeout: c.Duration("timeout")}
-	if _, _, err := client.ParseServers(s.servers); err != nil {
+	var err error
+	if _, s.chroot, err = client.ParseServers(s.servers); err != nil {
 		return nil, &failure{what: "use --server", err: err, usage: true}
 	}
 	ctx, cancel := s.limit(c.Context)
 	defer cancel()
-	var err error
 	s.Client, err = client.Dial(ctx, s.servers, client.WithSessionTimeout(c.Duration("session-timeout")))
 	if err != nil {
 		return nil, &failure{what: "connect to " + s.servers, err: s.explain(c.Context, err)}

@@ -459,6 +459,54 @@ func TestParseConfig(t *testing.T) {
 	}
 }
 
+// A missing chroot is a missing node, not something to create, and costs a handful of requests. Within it
+// set creates parents as anywhere.
+func TestMissingChroot(t *testing.T) {
+	s, addr := serve(t)
+	for _, p := range []string{"/x", "/x/y/z"} {
+		r := kvRun(t, addr+"/ch/deep", "", "set", p, "v")
+		if r.code != exitNoNode || !strings.Contains(r.stderr, "cannot set "+p) || !strings.Contains(r.stderr, "the chroot /ch/deep does not exist: no such node") {
+			t.Errorf("%+v", r)
+		}
+	}
+	if n := s.Requests(wire.OpCreate2); n > 2 {
+		t.Errorf("%d creates were sent", n)
+	}
+	for _, args := range [][]string{{"get", "/x"}, {"ls"}, {"stat", "/"}, {"create", "/x"}, {"rm", "/x"}, {"rm", "-r", "/x"}, {"set", "/x", "v", "--existing"}} {
+		if r := kvRun(t, addr+"/ch/deep", "", args...); r.code != exitNoNode {
+			t.Errorf("kv %q: %+v", args, r)
+		}
+	}
+	if r := kvRun(t, addr, "", "set", "/ch/deep", ""); r.code != 0 {
+		t.Fatalf("%+v", r)
+	}
+	if r := kvRun(t, addr+"/ch/deep", "", "set", "/x/y/z", "v"); r.code != 0 {
+		t.Errorf("%+v", r)
+	}
+	if r := kvRun(t, addr, "", "get", "/ch/deep/x/y/z"); r.stdout != "v" {
+		t.Errorf("%+v", r)
+	}
+}
+
+// Somebody who removes what set creates, as fast as it does, ends it with a plain failure after some rounds.
+func TestSetAgainstARemover(t *testing.T) {
+	s, addr := serve(t)
+	s.SetHook(func(h wire.RequestHeader, body []byte) clienttest.Action {
+		var q kv.Request
+		if h.Op == wire.OpCreate2 && wire.DecodeRequest(h.Op, body, &q) == nil && q.Path == "/r/x" {
+			return clienttest.NoNode // its parent is gone again
+		}
+		return clienttest.Answer
+	})
+	r := kvRun(t, addr, "", "set", "/r/x", "v")
+	if r.code != exitNoNode || !strings.Contains(r.stderr, "removed as fast as they are created") {
+		t.Errorf("%+v", r)
+	}
+	if n := s.Requests(wire.OpCreate2); n != 2*createRounds {
+		t.Errorf("%d creates were sent, want %d", n, 2*createRounds)
+	}
+}
+
 // A removal of many nodes goes in rounds if others create nodes meanwhile.
 func TestRemoveTree(t *testing.T) {
 	s, addr := serve(t)

@@ -60,10 +60,13 @@ func versionFlag(c *cli.Context) (int32, error) {
 	return int32(v), nil
 }
 
-// createOrSet makes the node, its missing parents first. Others may create and remove the same nodes
-// meanwhile: then it starts again, until the context ends.
+// createRounds bounds how often createOrSet begins again because somebody removes or creates the same nodes.
+const createRounds = 10
+
+// createOrSet makes the node, its missing parents first. Others may create and remove the same nodes meanwhile:
+// then it starts again. The chroot is not among the parents: if it is missing, the error is kv.ErrNoNode.
 func (s *session) createOrSet(ctx context.Context, p string, value []byte) (kv.Stat, error) {
-	for {
+	for round := 1; ; round++ {
 		_, stat, err := s.Create(ctx, p, value, kv.FlagPersistent)
 		switch {
 		case errors.Is(err, kv.ErrNodeExists):
@@ -77,17 +80,31 @@ func (s *session) createOrSet(ctx context.Context, p string, value []byte) (kv.S
 		default:
 			return stat, err
 		}
+		if round == createRounds {
+			return kv.Stat{}, fmt.Errorf("nodes are removed as fast as they are created: %w", kv.ErrNoNode)
+		}
 	}
 }
 
-// createParents makes every missing node above p.
+// createParents makes every missing node above p. That the topmost one cannot be made either means that the
+// chroot is missing.
 func (s *session) createParents(ctx context.Context, p string) error {
+	if s.chroot != "" {
+		if _, err := s.Exists(ctx, "/"); errors.Is(err, kv.ErrNoNode) {
+			return fmt.Errorf("the chroot %s does not exist: %w", s.chroot, kv.ErrNoNode)
+		} else if err != nil {
+			return err
+		}
+	}
 	var missing []string
 	for dir := path.Dir(p); dir != "/"; dir = path.Dir(dir) {
 		missing = append(missing, dir)
 	}
 	for i := len(missing) - 1; i >= 0; i-- {
 		_, _, err := s.Create(ctx, missing[i], []byte{}, kv.FlagPersistent)
+		if errors.Is(err, kv.ErrNoNode) {
+			return nil // a parent is gone again: the caller counts its rounds
+		}
 		if err != nil && !errors.Is(err, kv.ErrNodeExists) {
 			return err
 		}
@@ -208,7 +225,7 @@ func (s *session) removeAll(ctx context.Context, path string) error {
 			return err
 		}
 		if round == removeRounds {
-			return fmt.Errorf("nodes appear as fast as they are removed: %w", err)
+			return fmt.Errorf("nodes appear as fast as they are removed: %w", kv.ErrNotEmpty)
 		}
 	}
 }

@@ -31,6 +31,7 @@ const (
 	Garble                   // answer with a record that does not parse
 	WrongXid                 // answer with another xid
 	OtherError               // answer with error -6
+	NoNode                   // do nothing, and answer with error -101
 )
 
 // Hook decides about each request before it is done. It runs under the server's lock.
@@ -318,7 +319,11 @@ func (s *Server) request(c *conn, h wire.RequestHeader, body []byte) bool {
 	case Swallow:
 		return true
 	}
-	record, code := s.do(c, h.Op, body)
+	var record []byte
+	code := kv.CodeNoNode
+	if action != NoNode {
+		record, code = s.do(c, h.Op, body)
+	}
 	switch action {
 	case DropAfter:
 		return false
