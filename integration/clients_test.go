@@ -1,11 +1,16 @@
 package integration
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -38,60 +43,100 @@ func TestKazoo(t *testing.T) {
 // where nobody answers for 127.0.x.y.
 const noReverseLookups = "CLIENT_JVMFLAGS=-Dzookeeper.sasl.client=false -Dzookeeper.sasl.client.canonicalize.hostname=false"
 
+// terminal is the output of an interactive program, to be waited on. It is an io.Writer.
+type terminal struct {
+	mu   sync.Mutex
+	text []byte
+	at   int // what expect has seen
+	more chan struct{}
+}
+
+func newTerminal() *terminal { return &terminal{more: make(chan struct{}, 1)} }
+
+func (o *terminal) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.text = append(o.text, b...)
+	select {
+	case o.more <- struct{}{}:
+	default:
+	}
+	return len(b), nil
+}
+
+// expect waits until want appears behind what was expected before.
+func (o *terminal) expect(t *testing.T, ctx context.Context, want string) {
+	t.Helper()
+	for {
+		o.mu.Lock()
+		i := bytes.Index(o.text[o.at:], []byte(want))
+		if i >= 0 {
+			o.at += i + len(want)
+		}
+		text := string(o.text)
+		o.mu.Unlock()
+		if i >= 0 {
+			return
+		}
+		select {
+		case <-o.more:
+		case <-ctx.Done():
+			t.Fatalf("%q does not follow in:\n%s", want, text)
+		}
+	}
+}
+
 // zkCli.sh of Debian: one interactive session, then single commands and their exit codes.
+//
+// Each command is given when the one before has shown its effect: watch events are printed by a thread of their
+// own, so the order of the output is that of the commands only if one waits.
 func TestZkCli(t *testing.T) {
 	zkCli := need(t, "/usr/share/zookeeper/bin/zkCli.sh", nil)
 	c, ctx := startCluster(t, 3, ordinaryConfig...)
 	cmd := foreign(t, ctx, zkCli, "-server", c.Servers(), "-waitforconnection")
 	cmd.Dir = t.TempDir() // it may leave a history behind
 	cmd.Env = append(os.Environ(), "HOME="+cmd.Dir, noReverseLookups)
-	cmd.Stdin = strings.NewReader(strings.Join([]string{
-		"create /zc one",
-		"create -e /zc/ephemeral mine",
-		"create -s /zc/seq- x",
-		"ls /zc",
-		"get /zc",
-		"get -w /zc",
-		"set /zc two",
-		"get -s /zc",
-		"set -v 7 /zc three",
-		"delete /zc",
-		"delete /zc/seq-0000000001",
-		"get /zc/none",
-		"stat /zc/ephemeral",
-		"sync /zc",
-		"quit",
-		"",
-	}, "\n"))
-	out, err := cmd.CombinedOutput()
-	text := string(out)
-	// In interactive mode the exit code is that of the last command.
+	stdin, err := cmd.StdinPipe()
 	if err != nil {
-		t.Errorf("zkCli.sh: %v", err)
+		t.Fatal(err)
 	}
-	at := 0
-	for _, want := range []string{
-		"Created /zc\n",
-		"Created /zc/ephemeral\n",
-		"Created /zc/seq-0000000001\n",
-		"[ephemeral, seq-0000000001]\n",
-		"one\n",
-		"one\n",
-		"WatchedEvent state:SyncConnected type:NodeDataChanged path:/zc",
-		"two\n",
-		"dataVersion = 1\n",
-		"numChildren = 2\n",
-		"version No is not valid : /zc",
-		"Node not empty: /zc",
-		"Node does not exist: /zc/none",
-		"numChildren = 0\n",
-		"Sync is OK",
+	screen := newTerminal()
+	cmd.Stdout, cmd.Stderr = screen, screen
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		command string
+		want    []string
+	}{
+		{"create /zc one", []string{"Created /zc\n"}},
+		{"create -e /zc/ephemeral mine", []string{"Created /zc/ephemeral\n"}},
+		{"create -s /zc/seq- x", []string{"Created /zc/seq-0000000001\n"}},
+		{"ls /zc", []string{"[ephemeral, seq-0000000001]\n"}},
+		{"get /zc", []string{"one\n"}},
+		{"get -w /zc", []string{"one\n"}},
+		{"set /zc two", []string{"WatchedEvent state:SyncConnected type:NodeDataChanged path:/zc"}},
+		{"get -s /zc", []string{"two\n", "dataVersion = 1\n", "numChildren = 2\n"}},
+		{"set -v 7 /zc three", []string{"version No is not valid : /zc"}},
+		{"delete /zc", []string{"Node not empty: /zc"}},
+		{"delete /zc/seq-0000000001", nil},
+		{"get /zc/none", []string{"Node does not exist: /zc/none"}},
+		{"stat /zc/ephemeral", []string{"numChildren = 0\n"}},
+		{"sync /zc", []string{"Sync is OK"}},
 	} {
-		i := strings.Index(text[at:], want)
-		if i < 0 {
-			t.Fatalf("%q does not follow in:\n%s", want, text)
+		if _, err := io.WriteString(stdin, step.command+"\n"); err != nil {
+			t.Fatalf("%s: %v", step.command, err)
 		}
-		at += i + len(want)
+		for _, want := range step.want {
+			screen.expect(t, ctx, want)
+		}
+	}
+	if _, err := io.WriteString(stdin, "quit\n"); err != nil {
+		t.Fatal(err)
+	}
+	// In interactive mode the exit code is that of the last command.
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("zkCli.sh: %v\n%s", err, screen.text)
 	}
 
 	k := dial(t, ctx, c.Servers())
@@ -147,7 +192,7 @@ func TestReadmeWalk(t *testing.T) {
 	if got := kvOK("get", "/app/config"); got != "hello" {
 		t.Fatalf("%q", got)
 	}
-	watching := exec.CommandContext(ctx, binaries(t).Kv, "watch", "/app/config", "--count", "1", "--server", c.Servers())
+	watching := exec.CommandContext(ctx, binaries(t).Kv, "watch", "/app/config", "--count", "1", "--server", c.Servers(), "--timeout", requestLimit)
 	errs, err := watching.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -158,7 +203,7 @@ func TestReadmeWalk(t *testing.T) {
 		t.Fatal(err)
 	}
 	first := make([]byte, len("watching"))
-	if _, err := errs.Read(first); err != nil || string(first) != "watching" {
+	if _, err := io.ReadFull(errs, first); err != nil || string(first) != "watching" {
 		t.Fatalf("%q %v", first, err)
 	}
 
@@ -171,48 +216,69 @@ func TestReadmeWalk(t *testing.T) {
 			Health  string
 		}
 	}
-	ask := func() {
-		t.Helper()
-		status.Members = nil
-		if err := json.Unmarshal([]byte(kvOK("status", "-o", "json")), &status); err != nil {
-			t.Fatal(err)
+	ask := func() error {
+		out, errs, code := runKv(ctx, t, c.Servers(), "status", "-o", "json")
+		if code != 0 {
+			return fmt.Errorf("status: exit %d: %s", code, errs)
 		}
-	}
-	ask()
-	if len(status.Members) != 3 {
-		t.Fatalf("%+v", status)
+		status.Members = nil
+		return json.Unmarshal([]byte(out), &status)
 	}
 	leader := 0
-	for i, m := range status.Members {
-		if m.Pid != c.Members[i].Pid() || !m.Serving || m.Health != "ok" {
-			t.Errorf("%+v, pid %d", m, c.Members[i].Pid())
+	eventually(t, ctx, "three healthy members", func() error {
+		if err := ask(); err != nil {
+			return err
 		}
-		if m.Role == "leader" {
-			leader = m.Member
-			if err := syscall.Kill(m.Pid, syscall.SIGKILL); err != nil {
-				t.Fatal(err)
+		leader = 0
+		for i, m := range status.Members {
+			if m.Pid != c.Members[i].Pid() || !m.Serving || m.Health != "ok" {
+				return fmt.Errorf("%+v, pid %d", m, c.Members[i].Pid())
+			}
+			if m.Role == "leader" {
+				leader = m.Member
 			}
 		}
-	}
-	if leader == 0 {
-		t.Fatalf("no leader in %+v", status)
+		if len(status.Members) != 3 || leader == 0 {
+			return fmt.Errorf("leader %d in %+v", leader, status)
+		}
+		return nil
+	})
+	if err := syscall.Kill(status.Members[leader-1].Pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
 	}
 	if got := kvOK("get", "/app/config"); got != "hello" {
 		t.Fatalf("after the leader's death: %q", got)
 	}
-	kvOK("set", "/app/config", "world")
+	// A follower may take the write and only then notice that the leader is gone: "outcome unknown".
+	eventually(t, ctx, "a write after the leader's death", func() error {
+		_, errs, code := runKv(ctx, t, c.Servers(), "set", "/app/config", "world")
+		if code != 0 && code != 7 {
+			t.Fatalf("exit %d: %s", code, errs)
+		}
+		if code == 7 {
+			return errors.New(errs)
+		}
+		return nil
+	})
 	if got := kvOK("get", "/app/config"); got != "world" {
 		t.Fatalf("%q", got)
 	}
-	if err := watching.Wait(); err != nil || !strings.HasPrefix(seen.String(), "NodeDataChanged /app/config 0x2") {
-		t.Errorf("watch: %v, %q", err, seen.String())
+	var zxid uint64
+	err = watching.Wait()
+	if _, scan := fmt.Sscanf(seen.String(), "NodeDataChanged /app/config 0x%x", &zxid); err != nil || scan != nil || zxid>>32 < 2 {
+		t.Errorf("watch: %v, %v, %q", err, scan, seen.String())
 	}
-	ask()
-	for _, m := range status.Members {
-		if (m.Member == leader) != (m.Health != "ok") {
-			t.Errorf("%+v", m)
+	eventually(t, ctx, "all but the killed member are healthy", func() error {
+		if err := ask(); err != nil {
+			return err
 		}
-	}
+		for _, m := range status.Members {
+			if (m.Member == leader) != (m.Health != "ok") {
+				return fmt.Errorf("%+v", m)
+			}
+		}
+		return nil
+	})
 	if err := c.Members[leader-1].Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -79,9 +79,13 @@ func rejoin(t *testing.T, ctx context.Context, c *cluster.Cluster, m *cluster.Me
 	return how
 }
 
+// patient keeps a loaded machine from electing a new leader in the middle of a test. A killed process is noticed
+// at once all the same, by its connections.
+const patient = "kvd.leaderTimeout=10s"
+
 // A follower that missed 100,000 writes gets exactly those.
 func TestRejoinByDiff(t *testing.T) {
-	c, ctx := startCluster(t, 3)
+	c, ctx := startCluster(t, 3, patient)
 	k := dial(t, ctx, c.Servers())
 	if _, _, err := k.Create(ctx, "/w", nil, kv.FlagPersistent); err != nil {
 		t.Fatal(err)
@@ -106,7 +110,7 @@ func TestRejoinByDiff(t *testing.T) {
 
 // A follower whose gap is no longer in the log gets a snapshot.
 func TestRejoinBySnap(t *testing.T) {
-	c, ctx := startCluster(t, 3, "snapCount=1000", "kvd.snapshotLogBytes=262144", "kvd.retainEntries=1000", "kvd.retainBytes=65536")
+	c, ctx := startCluster(t, 3, patient, "snapCount=1000", "kvd.snapshotLogBytes=262144", "kvd.retainEntries=1000", "kvd.retainBytes=65536")
 	k := dial(t, ctx, c.Servers())
 	if _, _, err := k.Create(ctx, "/w", nil, kv.FlagPersistent); err != nil {
 		t.Fatal(err)
@@ -151,7 +155,7 @@ func TestRejoinBySnap(t *testing.T) {
 // window of their links (8 MiB) is not even sent. The leader is killed when its log has grown by more than that.
 // Then the followers go on: what lay in their sockets may survive, the rest must not.
 func TestRejoinByTrunc(t *testing.T) {
-	c, ctx := startCluster(t, 3, "kvd.leaderTimeout=8s")
+	c, ctx := startCluster(t, 3, patient)
 	k := dial(t, ctx, c.Servers())
 	if _, _, err := k.Create(ctx, "/w", []byte("acknowledged"), kv.FlagPersistent); err != nil {
 		t.Fatal(err)
