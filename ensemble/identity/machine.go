@@ -55,10 +55,15 @@ type Config struct {
 	Run uint64
 	// Mint is the id to use if this member is the one that mints: random, not zero.
 	Mint ClusterID
-	// ResendTicks is the interval between hellos while waiting (0: 4 ticks); WarnTicks is how long forming may
-	// take before a line names what it waits for (0: 20 ticks).
-	ResendTicks, WarnTicks int
+	// ResendTicks is the interval between hellos while waiting (0: 4 ticks).
+	ResendTicks int
 }
+
+// WarnTicks is how long a member waits before a line says what for; RepeatTicks is the time between such lines.
+const (
+	WarnTicks   = 40
+	RepeatTicks = 600
+)
 
 // Outbound is a hello for one member. The shell keeps at most one per peer; a newer one replaces it.
 type Outbound struct {
@@ -104,10 +109,12 @@ type Machine struct {
 	runs    []uint64 // newest run heard, by position in members; 0: none
 	reports []report // that echo this run
 	refused []ClusterID
+	// For people only: what each said last, whoever it was meant for, and whether it is connected.
+	said []report
+	up   []bool
 
 	resendLeft int
-	waited     int    // ticks since the last line about waiting
-	waitingFor string // content of that line
+	warnLeft   int // ticks to the next line about waiting
 	pending    []bool
 	ask        []bool
 	told       Phase // last phase that Ready returned
@@ -121,16 +128,14 @@ func New(cfg Config) *Machine {
 	if cfg.ResendTicks <= 0 {
 		cfg.ResendTicks = 4
 	}
-	if cfg.WarnTicks <= 0 {
-		cfg.WarnTicks = 20
-	}
 	if cfg.Run == 0 || cfg.Mint.IsZero() {
 		panic("identity: Config needs a Run and a Mint")
 	}
 	all := cfg.Members.Members()
 	m := &Machine{cfg: cfg, cluster: cfg.Cluster, accepted: cfg.Accepted, last: cfg.Last, members: all,
 		runs: make([]uint64, len(all)), reports: make([]report, len(all)), refused: make([]ClusterID, len(all)),
-		pending: make([]bool, len(all)), ask: make([]bool, len(all)), resendLeft: cfg.ResendTicks}
+		pending: make([]bool, len(all)), ask: make([]bool, len(all)), resendLeft: cfg.ResendTicks, warnLeft: WarnTicks,
+		said: make([]report, len(all)), up: make([]bool, len(all))}
 	switch {
 	case cfg.Suspect, !cfg.Cluster.IsZero() && !cfg.Trusted:
 		m.phase = Joining
@@ -176,10 +181,11 @@ func (m *Machine) WaitingFor() string {
 // SetDurable tells what is durable now. Hellos speak of it.
 func (m *Machine) SetDurable(accepted kv.Epoch, last kv.Zxid) { m.accepted, m.last = accepted, last }
 
-// Joined says that the NEWLEADER batch of a joining member is durable: it is a voter from now on.
+// Joined says that the NEWLEADER batch of a joining member is durable: it is a voter from now on, and says so.
 func (m *Machine) Joined() {
 	if m.Phase() == Joining {
 		m.phase = Voter
+		m.sayAll(false)
 	}
 }
 
@@ -200,7 +206,15 @@ func (m *Machine) Persisted() {
 // this member needs it.
 func (m *Machine) PeerConnected(id quorum.MemberID) {
 	if i, ok := m.position(id); ok {
+		m.up[i] = true
 		m.say(i, m.Phase() == Waiting)
+	}
+}
+
+// PeerGone says that the election connection to id is closed or refused.
+func (m *Machine) PeerGone(id quorum.MemberID) {
+	if i, ok := m.position(id); ok {
+		m.up[i] = false
 	}
 }
 
@@ -210,6 +224,7 @@ func (m *Machine) Step(h Hello) {
 	if !ok || h.From == m.cfg.ID {
 		return
 	}
+	m.said[i] = report{true, h}
 	newRun := m.runs[i] != h.Run
 	m.runs[i] = h.Run
 	if newRun {
@@ -246,14 +261,9 @@ func (m *Machine) Tick() {
 	if m.persisting != nil {
 		return
 	}
-	m.waited++
-	if m.waited < m.cfg.WarnTicks {
-		return
-	}
-	m.waited = 0
-	if text := m.describeWait(); text != m.waitingFor {
-		m.waitingFor = text
-		m.event("waiting: %s", text)
+	if m.warnLeft--; m.warnLeft <= 0 {
+		m.warnLeft = RepeatTicks
+		m.event("waiting: %s", m.describeWait())
 	}
 }
 
@@ -408,6 +418,45 @@ func (m *Machine) describeWait() string {
 		parts = append(parts, "several cluster ids were minted ("+strings.Join(texts, "; ")+")")
 	}
 	return strings.Join(append(parts, minter...), "; ")
+}
+
+// Quorum says how many voters count here and which do not, and why: what a member that finds no leader lacks.
+func (m *Machine) Quorum() string {
+	var silent, foreign, forgetful []string
+	count := 0
+	for i, id := range m.members {
+		if !m.cfg.Members.IsVoter(id) {
+			continue
+		}
+		text, h := fmt.Sprint(uint64(id)), &m.said[i].hello
+		switch {
+		case id == m.cfg.ID && m.Phase() == Voter:
+			count++
+		case id == m.cfg.ID:
+			forgetful = append(forgetful, text+" (this member)")
+		case !m.up[i]:
+			silent = append(silent, text)
+		case m.said[i].valid && !h.Cluster.IsZero() && h.Cluster != m.cluster:
+			foreign = append(foreign, text)
+		case m.said[i].valid && (h.Suspect || h.Cluster.IsZero()):
+			forgetful = append(forgetful, text)
+		default:
+			count++
+		}
+	}
+	text := fmt.Sprintf("%d of %d voters can be counted, %d are needed", count, len(m.cfg.Members.Voters), m.cfg.Members.Majority())
+	for _, part := range []struct {
+		voters []string
+		why    string
+	}{
+		{silent, "not connected"}, {foreign, "of another cluster"},
+		{forgetful, "blank or without part of their history, which a leader has to bring back first"},
+	} {
+		if len(part.voters) > 0 {
+			text += fmt.Sprintf("; %s: %s", part.why, strings.Join(part.voters, ", "))
+		}
+	}
+	return text
 }
 
 func (m *Machine) event(format string, args ...any) {

@@ -182,7 +182,8 @@ func TestForming(t *testing.T) {
 	}
 }
 
-// Nobody mints or adopts before every voter was heard; one line names those not heard, and is not repeated.
+// Nobody mints or adopts before every voter was heard. After a while one line names those not heard, and it comes
+// again rarely.
 func TestWaitsForEveryVoter(t *testing.T) {
 	for _, missing := range []quorum.MemberID{1, 2, 3} {
 		g := newGroup(t, 1, 2, 3)
@@ -191,18 +192,57 @@ func TestWaitsForEveryVoter(t *testing.T) {
 				g.start(id)
 			}
 		}
-		g.run(100)
-		for id := range g.m {
-			g.want(map[quorum.MemberID]Phase{id: Waiting})
-			line := fmt.Sprintf("waiting: not heard from voters %d", missing)
-			if n := strings.Count(strings.Join(g.events[id], "\n"), "waiting:"); n != 1 || !g.told(id, line) {
-				t.Errorf("%d told %q, want %q once", id, g.events[id], line)
+		line := fmt.Sprintf("waiting: not heard from voters %d", missing)
+		for _, step := range []struct{ ticks, lines int }{{WarnTicks - 1, 0}, {1, 1}, {RepeatTicks - 1, 1}, {1, 2}} {
+			g.run(step.ticks)
+			for id := range g.m {
+				g.want(map[quorum.MemberID]Phase{id: Waiting})
+				if n := strings.Count(strings.Join(g.events[id], "\n"), "waiting:"); n != step.lines || n > 0 && !g.told(id, line) {
+					t.Errorf("%d told %q, want %d times %q", id, g.events[id], step.lines, line)
+				}
 			}
 		}
 		g.start(missing)
 		g.run(5)
 		g.want(map[quorum.MemberID]Phase{1: Voter, 2: Voter, 3: Voter})
 	}
+}
+
+// What a member without a leader says: who is not connected, who cannot be counted, who is a stranger; and it hears
+// when a peer has its history again.
+func TestQuorumNamesWhatIsMissing(t *testing.T) {
+	g := newGroup(t, 1, 2, 3, 4)
+	for _, id := range []quorum.MemberID{1, 2} {
+		*g.disks[id] = disk{cluster: ClusterID{4}, trusted: true, accepted: 3, last: kv.MakeZxid(3, 1)}
+	}
+	*g.disks[3] = disk{} // wiped
+	*g.disks[4] = disk{cluster: ClusterID{5}, trusted: true}
+	want := func(id quorum.MemberID, text string) {
+		t.Helper()
+		if got := g.m[id].Quorum(); got != text {
+			t.Errorf("%d says %q, want %q", id, got, text)
+		}
+	}
+	const forgot = "blank or without part of their history, which a leader has to bring back first: "
+	g.start(1)
+	want(1, "1 of 4 voters can be counted, 3 are needed; not connected: 2, 3, 4")
+	for _, id := range []quorum.MemberID{2, 3, 4} {
+		g.start(id)
+		g.m[1].PeerConnected(id)
+		g.m[id].PeerConnected(1)
+		g.collect(1)
+		g.collect(id)
+		g.stabilize()
+	}
+	g.want(map[quorum.MemberID]Phase{3: Joining})
+	want(1, "2 of 4 voters can be counted, 3 are needed; of another cluster: 4; "+forgot+"3")
+	want(3, "1 of 4 voters can be counted, 3 are needed; not connected: 2, 4; "+forgot+"3 (this member)")
+	g.disks[3].trusted = true
+	g.m[3].Joined()
+	g.collect(3)
+	g.stabilize()
+	g.m[1].PeerGone(4)
+	want(1, "3 of 4 voters can be counted, 3 are needed; not connected: 4")
 }
 
 func TestAloneFormsAtOnce(t *testing.T) {

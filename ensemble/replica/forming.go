@@ -5,6 +5,7 @@ import (
 
 	"kvd/ensemble/identity"
 	"kvd/kv"
+	"kvd/zab"
 	"kvd/zab/quorum"
 )
 
@@ -18,10 +19,12 @@ type forming struct {
 	logged   bool
 	told     bool // the machine knows that the NEWLEADER batch is durable
 	trusting bool // the identity being written makes this member trusted
+	warnLeft int  // ticks without a leader to the next line about that
 }
 
 func (r *Replica) startForming(st Start) {
 	d := st.Durable
+	r.forming.warnLeft = identity.WarnTicks
 	r.forming.accepted, r.forming.logged = d.Accepted.Epoch, d.Last != 0
 	r.forming.machine = identity.New(identity.Config{
 		ID: r.cfg.ID, Members: r.cfg.Members,
@@ -39,8 +42,25 @@ func (r *Replica) formingStatus() string { return r.forming.machine.WaitingFor()
 
 func (r *Replica) tickForming() {
 	r.forming.machine.Tick()
+	r.tickWaiting()
 	r.advanceForming()
 }
+
+// tickWaiting says what keeps this member from finding a leader: once after a while, and rarely after that. While it
+// waits to be formed the machine says so instead.
+func (r *Replica) tickWaiting() {
+	f := &r.forming
+	if f.phase == identity.Waiting || r.serving.Open || r.stopping {
+		f.warnLeft = identity.WarnTicks
+		return
+	}
+	if f.warnLeft--; f.warnLeft <= 0 && r.role.Role == zab.Looking {
+		f.warnLeft = identity.RepeatTicks
+		r.event("waiting", "no leader: "+f.machine.Quorum())
+	}
+}
+
+func (r *Replica) formingDown(id quorum.MemberID) { r.forming.machine.PeerGone(id) }
 
 func (r *Replica) formingUp(id quorum.MemberID) {
 	r.forming.machine.PeerConnected(id)

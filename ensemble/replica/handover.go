@@ -22,6 +22,7 @@ func (r *Replica) ElectionUp(id quorum.MemberID) {
 // ElectionDown reports that the election connection to a peer is closed or refused.
 func (r *Replica) ElectionDown(id quorum.MemberID) {
 	r.election.PeerGone(id)
+	r.formingDown(id)
 	r.advanceElection()
 }
 
