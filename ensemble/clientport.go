@@ -53,6 +53,8 @@ type clientPort struct {
 	settledZxid atomic.Uint64
 	nextConn    atomic.Uint64 // id of the newest connection
 
+	reserved atomic.Bool // this member's share of file descriptors is kept (fdlimit.go)
+
 	mu      sync.Mutex
 	conns   map[*conn]struct{}
 	perIP   map[string]int
@@ -94,6 +96,7 @@ func newClientPort(cfg *Config, tree *kv.Tree, in *intake, clock *tickClock) *cl
 // start serves the listeners.
 func (p *clientPort) start(listeners []net.Listener) {
 	p.listeners = listeners
+	p.reserveFiles()
 	for _, l := range listeners {
 		p.group.Go(func() { p.accept(l) })
 	}
@@ -118,6 +121,7 @@ func (p *clientPort) close() {
 		c.close("")
 	}
 	p.group.Wait()
+	p.releaseFiles()
 }
 
 // drain writes what has been answered. A client that does not read is not waited for.
@@ -158,7 +162,9 @@ func (p *clientPort) accept(l net.Listener) {
 			continue
 		}
 		delay = 5 * time.Millisecond
-		p.serve(nc)
+		if p.admit(nc) {
+			p.serve(nc)
+		}
 	}
 }
 

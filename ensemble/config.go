@@ -84,6 +84,11 @@ type Config struct {
 	MaxSessionTimeout time.Duration
 	// MaxClientConns bounds the connections per client IP address; 0: unlimited.
 	MaxClientConns int
+	// ReservedFiles is how many of the process's file descriptors (RLIMIT_NOFILE) clients never get, for this member's
+	// log, snapshots and peers: a client connection that would take one of them is closed at once. Members in one
+	// process add theirs up; a program that embeds members and opens many files of its own beside them raises it.
+	// Default 288 and 8 for each other member, at most half of the limit. Clients keep a quarter of the limit.
+	ReservedFiles int
 	// MaxFrameBytes bounds the body of a client's request (jute.maxbuffer). Default 1048575, 1 KiB to 64 MiB.
 	MaxFrameBytes int
 	// FourLetterWords are the words answered on the client port; "*" means all. Default srvr, isro, ruok, stat.
@@ -125,6 +130,9 @@ type Config struct {
 	Snapshots snapshot.Store
 	// UnsafeNoSync acknowledges writes that a power cut can take back. For tests that must see loss.
 	UnsafeNoSync bool
+
+	// fileLimit is the process's limit of file descriptors; tests lower it.
+	fileLimit int
 }
 
 // Limits that Validate enforces.
@@ -161,6 +169,8 @@ func (c *Config) EnsureDefaults() {
 	def(&c.MinSessionTimeout, 2*c.TickTime)
 	def(&c.MaxSessionTimeout, max(20*c.TickTime, c.MinSessionTimeout))
 	def(&c.MaxFrameBytes, 0xfffff)
+	def(&c.fileLimit, openFileLimit())
+	def(&c.ReservedFiles, defaultReservedFiles(c.fileLimit, max(len(c.Members)-1, 0)))
 	if c.FourLetterWords == nil {
 		c.FourLetterWords = []string{"srvr", "isro", "ruok", "stat"}
 	}
@@ -360,6 +370,9 @@ func (c *Config) Validate() error {
 	}
 	if c.MaxClientConns < 0 {
 		bad("MaxClientConns is negative; 0 means unlimited")
+	}
+	if c.ReservedFiles < 1 {
+		bad("ReservedFiles %d is not positive", c.ReservedFiles)
 	}
 	if c.LeaderTimeout < 4*c.PingInterval {
 		bad("LeaderTimeout %v is less than four PingIntervals of %v", c.LeaderTimeout, c.PingInterval)

@@ -344,7 +344,7 @@ func (m *Member) Status() Status {
 	s := Status{
 		ID: m.cfg.ID, Role: r.Role, Stage: r.Stage, Leader: r.Serving.Leader, Epoch: r.Serving.Epoch,
 		Serving: m.port.gate.isOpen(), Applied: v.Zxid(), Committed: r.Committed, Durable: m.wal.State().Last,
-		Sessions: v.SessionCount(), Connections: m.port.connections(), Outstanding: m.intake.outstanding(),
+		Sessions: v.SessionCount(), Connections: m.port.connections(), Refused: m.port.refusals(), Outstanding: m.intake.outstanding(),
 		Nodes: v.NodeCount(), Digest: v.Digest(), Uptime: time.Since(m.started),
 	}
 	st := m.wal.State()

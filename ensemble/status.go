@@ -18,9 +18,10 @@ type Status struct {
 	// Applied is the newest transaction that reads of this member show; Durable the newest one on its disk;
 	// Committed the newest one it knows to be committed.
 	Applied, Committed, Durable kv.Zxid
-	Sessions                    int // replicated client sessions
-	Connections                 int // client connections of this member
-	Outstanding                 int // requests taken in and not answered
+	Sessions                    int   // replicated client sessions
+	Connections                 int   // client connections of this member
+	Refused                     int64 // client connections that a limit refused
+	Outstanding                 int   // requests taken in and not answered
 	Nodes                       int
 	Digest                      uint64 // of the tree at Applied
 	Uptime                      time.Duration

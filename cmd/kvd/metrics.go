@@ -70,6 +70,7 @@ var (
 	descCommitted   = gauge("committed_zxid", "Newest transaction known to be committed.")
 	descSessions    = gauge("sessions", "Client sessions of the ensemble.")
 	descConnections = gauge("connections", "Client connections of this member.")
+	descRefused     = gauge("refused_connections", "Client connections that a limit refused since the start.")
 	descOutstanding = gauge("outstanding_requests", "Requests taken in and not answered.")
 	descNodes       = gauge("nodes", "Nodes in the tree.")
 	descSuspect     = gauge("suspect", "1 while the member does not vote because it may have forgotten something.")
@@ -80,7 +81,7 @@ var (
 // Describe implements prometheus.Collector.
 func (statusCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descServing, descLeading, descEpoch, descApplied, descDurable, descCommitted, descSessions, descConnections,
-		descOutstanding, descNodes, descSuspect, descUptime, descLag} {
+		descRefused, descOutstanding, descNodes, descSuspect, descUptime, descLag} {
 		ch <- d
 	}
 }
@@ -101,6 +102,7 @@ func (c statusCollector) Collect(ch chan<- prometheus.Metric) {
 		set(descCommitted, float64(s.Committed))
 		set(descSessions, float64(s.Sessions))
 		set(descConnections, float64(s.Connections))
+		set(descRefused, float64(s.Refused))
 		set(descOutstanding, float64(s.Outstanding))
 		set(descNodes, float64(s.Nodes))
 		set(descSuspect, truth(s.Suspect != ""))

@@ -110,6 +110,7 @@ func memberConfig(s zoocfg.Settings) (ensemble.Config, error) {
 		ExtendedTypes: s.ExtendedTypes, SuperDigest: s.SuperDigest,
 		SnapCount: s.SnapCount, SnapshotLogBytes: s.SnapshotLogBytes, SnapshotRetain: s.SnapRetain, DisablePurge: s.DisablePurge,
 		RetainEntries: s.RetainEntries, RetainBytes: s.RetainBytes,
+		ReservedFiles:          s.ReservedFiles,
 		MaxOutstandingRequests: s.MaxOutstandingRequests, MaxOutstandingBytes: s.MaxOutstandingBytes,
 		Bootstrap: s.Bootstrap,
 	}

@@ -189,6 +189,7 @@ var keys = []key{
 	{name: "kvd.snapshotLogBytes", set: bytes(func(b *builder) *int64 { return &b.s.SnapshotLogBytes })},
 	{name: "kvd.retainBytes", set: bytes(func(b *builder) *int64 { return &b.s.RetainBytes })},
 	{name: "kvd.retainEntries", set: number(func(b *builder) *int { return &b.s.RetainEntries }, 1)},
+	{name: "kvd.reservedFiles", set: number(func(b *builder) *int { return &b.s.ReservedFiles }, 1)},
 	{name: "kvd.maxOutstandingRequests", set: number(func(b *builder) *int { return &b.s.MaxOutstandingRequests }, 1)},
 	{name: "kvd.maxOutstandingBytes", set: bytes(func(b *builder) *int64 { return &b.s.MaxOutstandingBytes })},
 }

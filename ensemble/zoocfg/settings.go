@@ -41,6 +41,7 @@ type Settings struct {
 	PingInterval, LeaderTimeout, FinalizeWait time.Duration
 	SnapshotLogBytes, RetainBytes             int64
 	RetainEntries                             int
+	ReservedFiles                             int
 	MaxOutstandingRequests                    int
 	MaxOutstandingBytes                       int64
 
