@@ -405,9 +405,17 @@ func (k *key) isMoot(value string) bool {
 	return slices.Contains(k.moot, value) || k.mootIf != nil && k.mootIf(value)
 }
 
-// nearest finds the known key that a typo most likely meant, "" if none is close.
+// ownPrefix begins the keys that ZooKeeper does not have.
+const ownPrefix = "kvd."
+
+// nearest finds the known key that a typo most likely meant, "" if none is close. A kvd.* key meant one of kvd's own,
+// however far it is.
 func nearest(name string) string {
 	best, bestDist := "", 1+len(name)/3
+	own := strings.HasPrefix(strings.ToLower(name), ownPrefix)
+	if own {
+		bestDist = math.MaxInt
+	}
 	consider := func(known string) {
 		d := distance(strings.ToLower(name), strings.ToLower(known))
 		if d < bestDist {
@@ -415,9 +423,11 @@ func nearest(name string) string {
 		}
 	}
 	for _, k := range keys {
-		consider(k.name)
+		if !own || strings.HasPrefix(k.name, ownPrefix) {
+			consider(k.name)
+		}
 	}
-	if i := strings.IndexByte(name, '.'); i >= 0 { // servers.1, sever.2
+	if i := strings.IndexByte(name, '.'); i >= 0 && !own { // servers.1, sever.2
 		for _, f := range append([]family{{prefix: "server."}}, families...) {
 			consider(f.prefix + name[i+1:])
 		}

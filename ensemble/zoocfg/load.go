@@ -26,7 +26,7 @@ type builder struct {
 	dynamicFile         string
 	peerType            string
 	standaloneEnabled   bool
-	given               map[string]property // keys of the main file, without the zookeeper. prefix
+	given               map[string]property // keys of the main file
 
 	problems []string
 }
@@ -96,14 +96,10 @@ func (b *builder) readMain(path string) bool {
 		return false
 	}
 	var servers []property
+	properties = b.once(properties)
 	for _, p := range properties {
-		p.key = strings.TrimPrefix(p.key, "zookeeper.")
-		if before, twice := b.given[p.key]; twice && before.value != p.value {
-			b.warn("%s line %d: %s was set to something else on line %d; the last one counts", path, p.line, p.key, before.line)
-		}
 		b.given[p.key] = p
 		if isServer(p.key) {
-			servers = slices.DeleteFunc(servers, func(q property) bool { return q.key == p.key })
 			servers = append(servers, p)
 			continue
 		}
@@ -111,7 +107,7 @@ func (b *builder) readMain(path string) bool {
 	}
 	if b.dynamicFile != "" {
 		for _, p := range properties {
-			if k := strings.TrimPrefix(p.key, "zookeeper."); isServer(k) || strings.HasPrefix(k, "group.") || strings.HasPrefix(k, "weight.") {
+			if k := p.key; isServer(k) || strings.HasPrefix(k, "group.") || strings.HasPrefix(k, "weight.") {
 				b.bad("%s line %d: %s must be in the dynamic file %s when there is one", path, p.line, p.key, b.dynamicFile)
 			}
 		}
@@ -124,6 +120,23 @@ func (b *builder) readMain(path string) bool {
 	return true
 }
 
+// once takes the zookeeper. prefix off the keys and refuses a key that is there twice, also with the same value: a second
+// server.1 was meant to be another member, and the ensemble without it has another quorum. It returns the first of each.
+func (b *builder) once(properties []property) []property {
+	first := make(map[string]property, len(properties))
+	var all []property
+	for _, p := range properties {
+		p.key = strings.TrimPrefix(p.key, "zookeeper.")
+		if before, twice := first[p.key]; twice {
+			b.bad("%s: %s is there twice, on line %d and on line %d; which one counts must be plain", b.file, p.key, before.line, p.line)
+			continue
+		}
+		first[p.key] = p
+		all = append(all, p)
+	}
+	return all
+}
+
 // readDynamic reads the dynamic file: server lines only (group and weight are refused by the table).
 func (b *builder) readDynamic() []property {
 	b.file = b.dynamicFile
@@ -133,7 +146,7 @@ func (b *builder) readDynamic() []property {
 		return nil
 	}
 	var servers []property
-	for _, p := range properties {
+	for _, p := range b.once(properties) {
 		switch {
 		case isServer(p.key):
 			servers = append(servers, p)
@@ -202,7 +215,7 @@ func (b *builder) checkServers(servers []Server) []Server {
 	endpoints := map[string]uint64{}
 	for i, s := range servers {
 		if i > 0 && servers[i-1].ID == s.ID {
-			b.bad("member %d is configured twice", s.ID)
+			b.bad("member %d is configured twice: as %v and as %v", s.ID, servers[i-1], s)
 		}
 		if !s.Observer {
 			voters++

@@ -147,6 +147,7 @@ var honouredCases = []honouredCase{
 	{"kvd.snapshotLogBytes", "1048576", func(s *Settings) bool { return s.SnapshotLogBytes == 1<<20 }, []string{"0", "x"}},
 	{"kvd.retainBytes", "1048576", func(s *Settings) bool { return s.RetainBytes == 1<<20 }, []string{"0"}},
 	{"kvd.retainEntries", "1000", func(s *Settings) bool { return s.RetainEntries == 1000 }, []string{"0"}},
+	{"kvd.reservedFiles", "300", func(s *Settings) bool { return s.ReservedFiles == 300 }, []string{"0", "many"}},
 	{"kvd.maxOutstandingRequests", "100", func(s *Settings) bool { return s.MaxOutstandingRequests == 100 }, []string{"0"}},
 	{"kvd.maxOutstandingBytes", "8388608", func(s *Settings) bool { return s.MaxOutstandingBytes == 8<<20 }, []string{"0"}},
 }
@@ -156,7 +157,12 @@ func TestHonouredKeys(t *testing.T) {
 	other := map[string]string{"myid": "2", "zoo.cfg.dynamic.1f": "server.1=h1:1:2\nserver.2=h2:1:2\nserver.3=h3:1:2"}
 	for _, c := range honouredCases {
 		load := func(prefix, value string) (Settings, error) {
-			config := base
+			config := ""
+			for line := range strings.Lines(base) {
+				if !strings.HasPrefix(line, c.key+"=") { // twice would be refused
+					config += line
+				}
+			}
 			if c.key == "dynamicConfigFile" {
 				config += "initLimit=5\nsyncLimit=5\n"
 			}
@@ -249,7 +255,7 @@ func TestUnknownKeys(t *testing.T) {
 	for name, want := range map[string]string{
 		"ticktime": "tickTime", "tickTimes": "tickTime", "maxClientConns": "maxClientCnxns", "dataDirectory": "", "initlimit": "initLimit",
 		"sever.1": "server.1", "autopurge.purgeInterval2": "autopurge.purgeInterval", "kvd.pingIntervall": "kvd.pingInterval",
-		"somethingElseEntirely": "", "kvd.": "", "ssl.": "", "group.": "", "4lw.command.whitelist": "4lw.commands.whitelist",
+		"kvd.bogus": "kvd.retainBytes", "KVD.RetainByte": "kvd.retainBytes", "somethingElseEntirely": "", "kvd.": "", "ssl.": "", "group.": "", "4lw.command.whitelist": "4lw.commands.whitelist",
 	} {
 		config := map[string]string{"zoo.cfg": base + name + "=h:1:2"}
 		_, err := Load(withConfig(files(t, config)))
@@ -376,7 +382,7 @@ func TestProblems(t *testing.T) {
 		"myid not a number":      {map[string]string{"zoo.cfg": ensemble3, "myid": "2 # me"}, []string{`myid: "2 # me" is no member id`}},
 		"myid of a stranger":     {map[string]string{"zoo.cfg": ensemble3, "myid": "4"}, []string{"this member is 4, which is not among the configured ones: 1, 2, 3"}},
 		"no limits":              {map[string]string{"zoo.cfg": base + "server.1=a:1:2\nserver.2=b:1:2\nsyncLimit=2", "myid": "1"}, []string{"initLimit is missing"}},
-		"only observers":         {map[string]string{"zoo.cfg": ensembleOf1 + "server.4=h:1:2:observer", "myid": "4"}, []string{"observers but no participant"}},
+		"only observers":         {map[string]string{"zoo.cfg": base + "server.4=h:1:2:observer", "myid": "4"}, []string{"observers but no participant"}},
 		"id out of range":        {map[string]string{"zoo.cfg": base + "server.256=a:1:2"}, []string{"server.256"}},
 		"id no number":           {map[string]string{"zoo.cfg": base + "server.one=a:1:2"}, []string{"server.one"}},
 		"no client port":         {map[string]string{"zoo.cfg": "dataDir=DIR"}, []string{"no client port"}},
@@ -404,10 +410,35 @@ func TestProblems(t *testing.T) {
 	}
 }
 
+// A key that is there twice is refused with both lines, whatever the values and the spelling: a second server.1 was meant to
+// be another member.
 func TestDuplicateKey(t *testing.T) {
-	s, err := Load(withConfig(files(t, map[string]string{"zoo.cfg": base + "snapCount=100\nzookeeper.snapCount=200\nsnapCount=200\n"})))
-	if err != nil || s.SnapCount != 200 || len(s.Warnings) != 1 || !strings.Contains(s.Warnings[0], "was set to something else on line 3") {
-		t.Errorf("got %+v, %v", s, err)
+	for name, c := range map[string]struct {
+		zoo, dynamic string
+		want         []string
+	}{
+		"a number":        {base + "tickTime=100\nzookeeper.tickTime=200\n", "", []string{"zoo.cfg: tickTime is there twice, on line 3 and on line 4"}},
+		"the same value":  {base + "tickTime=100\n\ntickTime=100\n", "", []string{"tickTime is there twice, on line 3 and on line 5"}},
+		"three times":     {base + "clientPort=1\nclientPort=1\n", "", []string{"clientPort is there twice, on line 2 and on line 3", "clientPort is there twice, on line 2 and on line 4"}},
+		"a server":        {ensemble3 + "server.1=h9:2888:3888\n", "", []string{"server.1 is there twice, on line 5 and on line 8"}},
+		"the same server": {ensemble3 + "server.1=h1:2888:3888\n", "", []string{"server.1 is there twice, on line 5 and on line 8"}},
+		"an id spelled differently": {ensemble3 + "server.01=h9:2888:3888\n", "",
+			[]string{"member 1 is configured twice: as server.1=h1:2888:3888:participant and as server.1=h9:2888:3888:participant"}},
+		"in the dynamic file": {base + "initLimit=5\nsyncLimit=2\ndynamicConfigFile=DIR/d\n", "server.1=h1:1:2\nserver.2=h2:1:2\nzookeeper.server.1=h3:1:2\n",
+			[]string{"/d: server.1 is there twice, on line 1 and on line 3"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := Load(withConfig(files(t, map[string]string{"zoo.cfg": c.zoo, "d": c.dynamic, "myid": "1"})))
+			got := problems(t, err)
+			if len(got) != len(c.want) {
+				t.Errorf("got %q, want %d problems", got, len(c.want))
+			}
+			for _, w := range c.want {
+				if !contains(got, w) {
+					t.Errorf("got %q, want a problem with %q", got, w)
+				}
+			}
+		})
 	}
 }
 
@@ -467,7 +498,7 @@ func TestFlags(t *testing.T) {
 		"no id":                     {Options{Data: flag(dir), Listen: flag(":1"), Members: []string{"1=a:1:2", "2=b:1:2"}, MembersFrom: "--member"}, nil, "no id"},
 		"wrong id":                  {Options{ID: flag("x"), Data: flag(dir), Listen: flag(":1")}, nil, `--flag: "x" is no member id`},
 		"not a member":              {Options{ID: flag("3"), Data: flag(dir), Listen: flag(":1"), Members: []string{"1=a:1:2", "2=b:1:2"}, MembersFrom: "--member"}, nil, "this member is 3"},
-		"twice":                     {Options{ID: flag("1"), Data: flag(dir), Listen: flag(":1"), Members: []string{"1=a:1:2", "1=b:1:2"}, MembersFrom: "--member"}, nil, "member 1 is configured twice"},
+		"twice":                     {Options{ID: flag("1"), Data: flag(dir), Listen: flag(":1"), Members: []string{"1=a:1:2", "1=b:1:2"}, MembersFrom: "--member"}, nil, "member 1 is configured twice: as server.1=a:1:2:participant and as server.1=b:1:2:participant"},
 		"listen without port":       {Options{Data: flag(dir), Listen: flag("host")}, nil, "is not HOST:PORT"},
 		"listen with a wrong port":  {Options{Data: flag(dir), Listen: flag("h:70000")}, nil, "is no port"},
 		"no client port":            {Options{Data: flag(dir)}, nil, "no client port"},
