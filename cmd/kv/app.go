@@ -10,6 +10,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"kvd/cmd/internal/cliargs"
+	"kvd/kv"
 )
 
 const (
@@ -110,7 +111,16 @@ func pathArg(c *cli.Context, least, most int) (string, error) {
 	if len(path) > 1 && path[len(path)-1] == '/' {
 		return "", cliargs.Usagef(c, "path %q ends in a slash", path)
 	}
-	return path, nil
+	return path, validPath(c, path)
+}
+
+// validPath refuses what no node can be called, for every command alike: to a server such a path is an error in a
+// write and a missing node in a read.
+func validPath(c *cli.Context, path string) error {
+	if kv.ValidatePath(path) != nil {
+		return cliargs.Usagef(c, "%q is no path: it has an empty, '.' or '..' component or a character that is not allowed", path)
+	}
+	return nil
 }
 
 // valueArg is the argument at i: itself, or standard input, byte for byte, for a lone "-".

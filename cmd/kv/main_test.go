@@ -214,7 +214,14 @@ func TestExitCodesAndMessages(t *testing.T) {
 		{[]string{"create", "/v"}, 4, "node exists"},
 		{[]string{"set", "/v", "x", "--version", "5"}, 4, "kv stat"},
 		{[]string{"rm", "/a"}, 4, "kv rm -r"},
-		{[]string{"set", "/x/../y", "1"}, 1, "bad arguments"},
+		{[]string{"set", "/x/../y", "1"}, 2, "no path"},
+		{[]string{"get", "/x/../y"}, 2, "no path"},
+		{[]string{"get", "//x"}, 2, "no path"},
+		{[]string{"rm", "/x/."}, 2, "no path"},
+		{[]string{"create", "/x\x01"}, 2, "no path"},
+		{[]string{"create", "-s", "//"}, 2, "no path"},
+		{[]string{"get", "/v", "--server", "127.0.0.1:99999"}, 2, "port"},
+		{[]string{"get", "/v", "--server", "127.0.0.1:0"}, 2, "port"},
 		{[]string{"set", "/big", "-"}, 1, "larger"},
 	} {
 		stdin := ""

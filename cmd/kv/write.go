@@ -125,6 +125,13 @@ func (p *program) create(c *cli.Context) error {
 	if strings.HasSuffix(path, "/") && !sequential {
 		return cliargs.Usagef(c, "path %q ends in a slash, which only -s allows", path)
 	}
+	named := path
+	if sequential {
+		named += "0" // the server appends a number
+	}
+	if err := validPath(c, named); err != nil {
+		return err
+	}
 	flags := kv.FlagPersistent
 	switch {
 	case sequential && ephemeral:

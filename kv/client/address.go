@@ -3,6 +3,7 @@ package client
 import (
 	"fmt"
 	"net"
+	"strconv"
 	"strings"
 
 	"kvd/kv"
@@ -41,6 +42,9 @@ func ParseServers(servers string) (addrs []string, chroot string, err error) {
 		}
 		if host == "" {
 			return nil, "", fmt.Errorf("client: servers %q: address %q has no host", servers, addr)
+		}
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+			return nil, "", fmt.Errorf("client: servers %q: address %q: port %q is no number from 1 to 65535", servers, addr, port)
 		}
 		addrs = append(addrs, net.JoinHostPort(host, port))
 	}
