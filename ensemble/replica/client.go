@@ -151,6 +151,9 @@ func (r *Replica) dropCancelled() {
 // sweep drops from the queue what is of a connection that is broken or gone.
 func (r *Replica) sweep() {
 	c := &r.clients
+	if r.cfg.Mutations.SendBehindFailure {
+		return
+	}
 	c.queue.filter(func(op *queuedOp) bool {
 		if !op.from.broken && !op.from.gone {
 			return true

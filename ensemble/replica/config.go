@@ -51,6 +51,13 @@ type Config struct {
 
 	ZabMutations      zab.Mutations // deliberate mistakes for tests of the simulator; zero = none
 	ElectionMutations fle.Mutations
+	Mutations         Mutations
+}
+
+// Mutations are deliberate mistakes of the replica itself, for tests of the simulator; zero = none.
+type Mutations struct {
+	// SendBehindFailure leaves in the queue what waits behind a lost operation of its connection.
+	SendBehindFailure bool
 }
 
 func orDefault[T comparable](p *T, v T) {

@@ -63,6 +63,23 @@ func TestSubmitBehindALostOperationIsRefused(t *testing.T) {
 	}
 }
 
+// TestNewLinkEndsWhatWasSentOnTheOldOne, also if nobody said that the old one had ended.
+func TestNewLinkEndsWhatWasSentOnTheOldOne(t *testing.T) {
+	l := newLab(t, 3, nil)
+	nd := l.nodes[0]
+	nd.open(1, 100)
+	nd.submit(create(2, 100, "/lost"))
+	nd.r.Ready() // forwarded; the network loses it
+	nd.r.LinkUp(l.leader().id, 1000, true)
+	if err := nd.r.Submit(create(3, 100, "/behind")); !errors.Is(err, ErrBroken) {
+		t.Errorf("submitted behind a lost operation: %v", err)
+	}
+	l.run()
+	if want := []Failed{{2, 100, Unknown}}; !slices.Equal(nd.failed, want) {
+		t.Errorf("failed %v, want %v", nd.failed, want)
+	}
+}
+
 // TestOperationGivenUpTakesTheLaterOnes, also those that have not waited too long themselves.
 func TestOperationGivenUpTakesTheLaterOnes(t *testing.T) {
 	l := newLab(t, 1, func(c *Config) { c.MaxOutstandingEntries = 1; c.QueueTicks = 10; c.SyncTicks = 1000 })

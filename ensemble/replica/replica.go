@@ -128,9 +128,7 @@ func (r *Replica) stamp() int64 {
 func (r *Replica) LinkUp(peer quorum.MemberID, link zab.LinkID, dialled bool) {
 	r.clients.blocked = false
 	if dialled {
-		if r.link != 0 {
-			r.clients.endTerm(r) // the end of the link before was not told; nothing more comes of it
-		}
+		r.clients.endTerm(r) // whether or not the end of the link before was told: nothing more is sure to come of it
 		r.link = link
 	} else {
 		r.election.Followed(peer)

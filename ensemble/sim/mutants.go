@@ -23,6 +23,7 @@ func Mutants() []Mutant {
 		{"a hole accepted on append", 500, func(c *Schedule) { c.ZabMutations.AcceptHoles = true; c.LoseProposals = 20 }},
 		{"already promised still counted", 3000, func(c *Schedule) { c.ZabMutations.CountAlreadyPromised = true }},
 		{"registration kept across links", 3000, func(c *Schedule) { c.ZabMutations.RegistrationKeptAcrossLinks = true }},
+		{"a lost write does not hold back the next", 3000, func(c *Schedule) { c.ReplicaMutations.SendBehindFailure = true }},
 	}
 }
 

@@ -19,6 +19,7 @@ type Schedule struct {
 	Members           int
 	ZabMutations      zab.Mutations
 	ElectionMutations fle.Mutations
+	ReplicaMutations  replica.Mutations
 	LoseProposals     int
 	Trace             bool
 }
@@ -93,12 +94,14 @@ func NewRandom(c Schedule) *Sim {
 	if rollover > 0 { // a re-epoch begins every synchronization anew: one that takes longer than an epoch never ends
 		window, tail, batch = 0, 0, 0
 	}
+	mutations := c.ReplicaMutations
 	patience, queued := pick(60, 60, 4), pick(0, 0, 3)
 	opt.Tune = func(_ quorum.MemberID, c *replica.Config) {
 		c.InitTicks, c.SyncTicks, c.PingTicks = 20, 10, 2
 		c.WindowEntries, c.TailBytes, c.MaxBatchBytes, c.StageBytes, c.MaxOutstandingEntries = window, tail, batch, stage, outstanding
 		c.RolloverCounter = rollover
 		c.QueueTicks, c.MaxQueuedOps = patience, queued
+		c.Mutations = mutations
 		if outstanding > 0 {
 			c.MaxForwardedOps = 4
 		}
