@@ -68,7 +68,7 @@ func openStorage(cfg *Config, completed func(wal.Completion)) (st storage, err e
 			}
 			return st, errors.Join(err, cerr)
 		}
-		aside, err := moveAside(cfg.FS, cfg.LogDir)
+		aside, err := wal.MoveAside(cfg.FS, cfg.LogDir)
 		if err != nil {
 			return st, err
 		}
@@ -127,24 +127,6 @@ func replay(log logReader, v *kv.View, through kv.Zxid) (*kv.View, error) {
 		z = batch[len(batch)-1].Zxid
 	}
 	return tree.View(), nil
-}
-
-// moveAside renames a directory to the first free DIR.damaged-N.
-func moveAside(fs vfs.FS, dir string) (string, error) {
-	for n := 1; ; n++ {
-		to := fmt.Sprintf("%s.damaged-%d", dir, n)
-		if _, err := fs.Stat(to); err == nil {
-			continue
-		}
-		if err := fs.Rename(dir, to); err != nil {
-			return "", err
-		}
-		parent, err := fs.OpenDir(fs.PathDir(dir))
-		if err != nil {
-			return "", err
-		}
-		return to, errors.Join(parent.Sync(), parent.Close())
-	}
 }
 
 // durableState translates the log's state for the core.

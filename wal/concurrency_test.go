@@ -22,7 +22,7 @@ import (
 func TestCloseLeavesNoGoroutine(t *testing.T) {
 	before := ownGoroutines()
 	for range 3 {
-		fs := vfs.NewCrashableMem()
+		fs := newMemDisk()
 		m, _ := openMember(t, "d", small(fs))
 		m.form(1)
 		h := newHistory()
@@ -51,7 +51,7 @@ func ownGoroutines() int {
 // Readers run while the log grows, is truncated and purged: what they get is contiguous and carries a right
 // chain, and the errors are the documented ones.
 func TestReadersSeeContiguousHistoryWhileItChanges(t *testing.T) {
-	m, _ := openMember(t, "d", small(vfs.NewCrashableMem()))
+	m, _ := openMember(t, "d", small(newMemDisk()))
 	defer m.close()
 	w := newWorkload(11)
 	m.do(w.next())
@@ -102,7 +102,7 @@ func TestReadersSeeContiguousHistoryWhileItChanges(t *testing.T) {
 
 // Close executes what was submitted before it; nothing is executed after it.
 func TestCloseExecutesWhatWasSubmitted(t *testing.T) {
-	fs := vfs.NewCrashableMem()
+	fs := newMemDisk()
 	m, _ := openMember(t, "d", small(fs))
 	m.form(1)
 	h := newHistory()

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 )
 
@@ -44,7 +43,7 @@ func replayHint(t *testing.T, seed uint64) {
 type cut struct {
 	op        int
 	desc      string
-	fs        *vfs.MemFS
+	fs        *memDisk
 	completed uint64
 	percent   int
 }
@@ -69,7 +68,7 @@ func TestPowerCutAtFileOperations(t *testing.T) {
 			t.Parallel()
 			replayHint(t, seed)
 			rng := rand.New(rand.NewPCG(seed, 1))
-			disk := vfs.NewCrashableMem()
+			disk := newMemDisk()
 			var mu sync.Mutex
 			var cuts []cut
 			ops := 0

@@ -40,9 +40,9 @@ func readFile(t testing.TB, fs vfs.FS, path string) []byte {
 
 // sampleDirectory is a member whose history lies partly in tables and partly in the WAL, stopped cleanly or
 // killed (the disk as it was, nothing closed).
-func sampleDirectory(t testing.TB, killed bool) (*vfs.MemFS, *model) {
+func sampleDirectory(t testing.TB, killed bool) (*memDisk, *model) {
 	t.Helper()
-	fs := vfs.NewCrashableMem()
+	fs := newMemDisk()
 	m, _ := openMember(t, "d", small(fs))
 	w := newWorkload(3)
 	for range 30 {
@@ -102,7 +102,7 @@ func heal(t testing.TB, fs vfs.FS, m *member, where string) {
 
 // checkDamaged opens a damaged directory. Sound is allowed only if nothing is missing; a suspect log shows a
 // true prefix or nothing; and a sync from the others heals it.
-func checkDamaged(t testing.TB, fs *vfs.MemFS, mod *model, where string, healIt bool) (suspect bool) {
+func checkDamaged(t testing.TB, fs *memDisk, mod *model, where string, healIt bool) (suspect bool) {
 	t.Helper()
 	m, r := openMember(t, "d", small(fs))
 	if r.Suspect == "" {
@@ -154,7 +154,7 @@ func TestDamageIsNeverTakenForTheWholeTruth(t *testing.T) {
 			disk, mod := sampleDirectory(t, killed)
 			rng := rand.New(rand.NewPCG(5, 5))
 			found, tried := 0, 0
-			try := func(path, what string, damage func(fs *vfs.MemFS)) {
+			try := func(path, what string, damage func(fs *memDisk)) {
 				fs := crash(disk, 100, rng)
 				damage(fs)
 				tried++
@@ -179,25 +179,25 @@ func TestDamageIsNeverTakenForTheWholeTruth(t *testing.T) {
 			for _, path := range files {
 				b := readFile(t, disk, path)
 				for _, off := range offsets(rng, len(b), perClass) {
-					try(path, fmt.Sprintf("bit flipped at %d of %d", off, len(b)), func(fs *vfs.MemFS) {
+					try(path, fmt.Sprintf("bit flipped at %d of %d", off, len(b)), func(fs *memDisk) {
 						c := slices.Clone(b)
 						c[off] ^= 1 << rng.IntN(8)
 						rewrite(t, fs, path, c)
 					})
-					try(path, fmt.Sprintf("cut at %d of %d", off, len(b)), func(fs *vfs.MemFS) { rewrite(t, fs, path, b[:off]) })
-					try(path, fmt.Sprintf("zeroed from %d of %d", off, len(b)), func(fs *vfs.MemFS) {
+					try(path, fmt.Sprintf("cut at %d of %d", off, len(b)), func(fs *memDisk) { rewrite(t, fs, path, b[:off]) })
+					try(path, fmt.Sprintf("zeroed from %d of %d", off, len(b)), func(fs *memDisk) {
 						c := slices.Clone(b)
 						clear(c[off:min(len(c), off+512)])
 						rewrite(t, fs, path, c)
 					})
 				}
-				try(path, "removed", func(fs *vfs.MemFS) {
+				try(path, "removed", func(fs *memDisk) {
 					if err := fs.Remove(path); err != nil {
 						t.Fatal(err)
 					}
 				})
 			}
-			try("d/log", "removed", func(fs *vfs.MemFS) {
+			try("d/log", "removed", func(fs *memDisk) {
 				if err := fs.RemoveAll("d/log"); err != nil {
 					t.Fatal(err)
 				}
@@ -226,7 +226,7 @@ func offsets(rng *rand.Rand, size, n int) []int {
 // S31: a middle range of the log disappears from a store that is otherwise intact. It is found at start, named,
 // the evidence is kept, and a sync begins a fresh store.
 func TestHoleIsFoundAtStart(t *testing.T) {
-	fs := vfs.NewCrashableMem()
+	fs := newMemDisk()
 	m, _ := openMember(t, "d", small(fs))
 	m.form(1)
 	h := newHistory()
@@ -252,7 +252,7 @@ func TestHoleIsFoundAtStart(t *testing.T) {
 // S35: the last acknowledged record is lost as if it were a torn tail. Pebble opens happily; the ack watermark
 // knows better.
 func TestLostAcknowledgedTailIsNotATornTail(t *testing.T) {
-	fs := vfs.NewCrashableMem()
+	fs := newMemDisk()
 	m, _ := openMember(t, "d", small(fs))
 	m.form(1)
 	h := newHistory()
@@ -279,7 +279,7 @@ func TestLostAcknowledgedTailIsNotATornTail(t *testing.T) {
 
 // A lost promise shows as well, although no entry is missing (P2, P12).
 func TestLostPromiseIsNoticed(t *testing.T) {
-	fs := vfs.NewCrashableMem()
+	fs := newMemDisk()
 	m, _ := openMember(t, "d", small(fs))
 	m.form(1)
 	before := readFile(t, fs, "d/log/"+walName(t, fs))
@@ -315,7 +315,7 @@ func walName(t testing.TB, fs vfs.FS) string {
 // A legal truncation followed by a power cut that loses the newer watermark must not make the member suspect:
 // the generation tells that the old mark speaks of another history.
 func TestTruncationAndLostWatermarkIsSound(t *testing.T) {
-	fs := vfs.NewCrashableMem()
+	fs := newMemDisk()
 	m, _ := openMember(t, "d", small(fs))
 	m.form(1)
 	h := newHistory()
@@ -356,7 +356,7 @@ func TestIdentityFileAndStoreMustAgree(t *testing.T) {
 		}, "knows no identity", false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			fs := vfs.NewCrashableMem()
+			fs := newMemDisk()
 			m, _ := openMember(t, "d", small(fs))
 			m.form(1)
 			h := newHistory()
@@ -426,7 +426,7 @@ func TestNewerFormatIsRefused(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			fs := vfs.NewCrashableMem()
+			fs := newMemDisk()
 			m, _ := openMember(t, "d", small(fs))
 			m.form(1)
 			m.do(Write{Append: newHistory().next(1, 3, 3)})
@@ -457,7 +457,7 @@ func TestDirectoryIsLocked(t *testing.T) {
 	for name, c := range map[string]struct {
 		fs  vfs.FS
 		dir string
-	}{"mem": {vfs.NewCrashableMem(), "d"}, "os": {nil, t.TempDir()}} {
+	}{"mem": {newMemDisk(), "d"}, "os": {nil, t.TempDir()}} {
 		t.Run(name, func(t *testing.T) {
 			m, _ := openMember(t, c.dir, small(c.fs))
 			if _, _, err := Open(c.dir, small(c.fs)); !errors.Is(err, ErrLocked) {

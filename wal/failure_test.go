@@ -44,7 +44,7 @@ var errInjected = errors.New("injected failure")
 func TestEveryFailedOperationIsFinal(t *testing.T) {
 	const writes = 60
 	run := func(t *testing.T, seed uint64, f *failer) {
-		disk := vfs.NewCrashableMem()
+		disk := newMemDisk()
 		m := newMember(t)
 		o := small(errorfs.Wrap(disk, f))
 		o.Completed = m.onCompleted

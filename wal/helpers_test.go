@@ -217,9 +217,26 @@ func equalEntries(got, want []kv.Entry) error {
 	return nil
 }
 
-// crash returns what a power cut leaves of fs, with percent of the unsynced blocks and names kept.
-func crash(fs *vfs.MemFS, percent int, rng *rand.Rand) *vfs.MemFS {
-	return fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rng})
+// memDisk is a disk in memory that a power cut can be tried on while it is in use. Pebble's own ReuseForWrite takes
+// a lock shared twice, so a clone that asks for it in between would wait for ever, and everything else with it.
+type memDisk struct {
+	*vfs.MemFS
+	cloning sync.RWMutex
+}
+
+func newMemDisk() *memDisk { return &memDisk{MemFS: vfs.NewCrashableMem()} }
+
+func (d *memDisk) ReuseForWrite(from, to string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	d.cloning.RLock()
+	defer d.cloning.RUnlock()
+	return d.MemFS.ReuseForWrite(from, to, c)
+}
+
+// crash returns what a power cut leaves of d, with percent of the unsynced blocks and names kept.
+func crash(d *memDisk, percent int, rng *rand.Rand) *memDisk {
+	d.cloning.Lock()
+	defer d.cloning.Unlock()
+	return &memDisk{MemFS: d.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rng})}
 }
 
 // eventually polls cond, which takes time by nature (background work of Pebble), until it holds.

@@ -16,7 +16,7 @@ func TestLogKeepsWhatWasWrittenAcrossRestart(t *testing.T) {
 		name string
 		dir  string
 		fs   vfs.FS
-	}{{"os", t.TempDir(), nil}, {"mem", "member", vfs.NewCrashableMem()}} {
+	}{{"os", t.TempDir(), nil}, {"mem", "member", newMemDisk()}} {
 		t.Run(c.name, func(t *testing.T) {
 			m, r := openMember(t, c.dir, small(c.fs))
 			if st := m.log.State(); !r.Blank || !st.Blank() || st.Trusted || st.Last != 0 {
@@ -61,7 +61,7 @@ func TestTruncateRemovesExactlyWhatIsAfter(t *testing.T) {
 		points = append(points, e.Zxid)
 	}
 	for _, p := range points {
-		fs := vfs.NewCrashableMem()
+		fs := newMemDisk()
 		m, _ := openMember(t, "d", small(fs))
 		m.form(9)
 		h := newHistory()
@@ -95,7 +95,7 @@ func TestTruncateRemovesExactlyWhatIsAfter(t *testing.T) {
 func TestTruncateToALogStartWithinAGroup(t *testing.T) {
 	for name, at := range map[string]int{"the first of the group": 0, "in its middle": 4, "the last but one": 8} {
 		t.Run(name, func(t *testing.T) {
-			fs := vfs.NewCrashableMem()
+			fs := newMemDisk()
 			m, _ := openMember(t, "d", Options{FS: fs})
 			m.form(1)
 			h := newHistory()
@@ -155,7 +155,7 @@ func TestBrokenPromisesAreRefused(t *testing.T) {
 		"install beyond the promise": {Install: &Install{Zxid: *z(3, 1)}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			fs := vfs.NewCrashableMem()
+			fs := newMemDisk()
 			m, _ := openMember(t, "d", small(fs))
 			m.form(2)
 			m.do(Write{Append: good})
@@ -180,7 +180,7 @@ func TestBrokenPromisesAreRefused(t *testing.T) {
 
 // Locate agrees with a search of the history at every zxid around every entry.
 func TestLocateFindsTheGreatestPointAtOrBefore(t *testing.T) {
-	m, _ := openMember(t, "d", small(vfs.NewCrashableMem()))
+	m, _ := openMember(t, "d", small(newMemDisk()))
 	defer m.close()
 	m.form(8)
 	h := newHistory()
@@ -215,7 +215,7 @@ func TestLocateFindsTheGreatestPointAtOrBefore(t *testing.T) {
 
 // Read returns every suffix, whatever the position inside a group, and tells compacted from unknown.
 func TestReadFromEveryPosition(t *testing.T) {
-	m, _ := openMember(t, "d", small(vfs.NewCrashableMem()))
+	m, _ := openMember(t, "d", small(newMemDisk()))
 	defer m.close()
 	m.form(8)
 	h := newHistory()

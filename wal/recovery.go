@@ -326,7 +326,7 @@ func (l *Log) setDamaged(id Identity, reason string) error {
 
 // replaceDamaged runs before the first batch of a damaged log: evidence aside, fresh store.
 func (l *Log) replaceDamaged() error {
-	kept, err := moveAside(l.fs, l.opts.LogDir)
+	kept, err := MoveAside(l.fs, l.opts.LogDir)
 	if err != nil {
 		return err
 	}

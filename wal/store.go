@@ -289,8 +289,8 @@ func createStore(fs *fence, dir string, o *Options) error {
 	return syncDir(fs, fs.PathDir(dir))
 }
 
-// moveAside renames dir to the first free name dir.damaged-N and returns that name.
-func moveAside(fs *fence, dir string) (string, error) {
+// MoveAside renames dir, which nobody has open, to the first free name dir.damaged-N, durably, and returns that name.
+func MoveAside(fs vfs.FS, dir string) (string, error) {
 	for n := 1; ; n++ {
 		to := fmt.Sprintf("%s.damaged-%d", dir, n)
 		_, err := fs.Stat(to)
