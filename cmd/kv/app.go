@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -33,12 +34,33 @@ func newProgram(stdin io.Reader, stdout, stderr io.Writer) *program {
 
 // main runs the command and returns the exit code.
 func (p *program) main(ctx context.Context, args []string) int {
+	p.json = asksJSON(args) // also for a line that cannot be read to its end
 	code := cliargs.Main(ctx, p.app(), args, exitCode, p.report)
 	var sig signalError
 	if code != 0 && code != cliargs.ExitUsage && errors.As(context.Cause(ctx), &sig) {
 		return 128 + int(sig.sig)
 	}
 	return code
+}
+
+// asksJSON looks for -o json.
+func asksJSON(args []string) bool {
+	for i, arg := range args {
+		if arg == "--" {
+			break
+		}
+		name, value, given := strings.Cut(arg, "=")
+		if name != "-o" && name != "-output" && name != "--output" {
+			continue
+		}
+		if !given && i+1 < len(args) {
+			value = args[i+1]
+		}
+		if value == "json" {
+			return true
+		}
+	}
+	return false
 }
 
 func (p *program) app() *cli.App {
@@ -86,12 +108,10 @@ func (p *program) app() *cli.App {
 
 // before checks the flags that every command has.
 func (p *program) before(c *cli.Context) error {
-	switch c.String("output") {
-	case "text":
-	case "json":
-		p.json = true
-	default:
-		return cliargs.Usagef(c, "-o %q: want text or json", c.String("output"))
+	output := c.String("output")
+	p.json = output == "json"
+	if output != "text" && output != "json" {
+		return cliargs.Usagef(c, "-o %q: want text or json", output)
 	}
 	if c.Duration("timeout") <= 0 || c.Duration("session-timeout") <= 0 {
 		return cliargs.Usagef(c, "a time-out must be greater than 0")

@@ -90,8 +90,12 @@ func exitCode(err error) int {
 	return exitFailed
 }
 
-// report prints a command's error.
-func (p *program) report(w io.Writer, err error) {
+// report prints a command's error. Wrong usage it prints in JSON only.
+func (p *program) report(w io.Writer, err error) bool {
+	var usage *cliargs.UsageError
+	if errors.As(err, &usage) && !p.json {
+		return false
+	}
 	var f *failure
 	_ = errors.As(err, &f)
 	code, hint := "failed", ""
@@ -100,6 +104,9 @@ func (p *program) report(w io.Writer, err error) {
 			code, hint = o.code, o.hint
 			break
 		}
+	}
+	if usage != nil || f != nil && f.usage {
+		code = "usage"
 	}
 	if p.json {
 		line := struct {
@@ -111,10 +118,11 @@ func (p *program) report(w io.Writer, err error) {
 			line.Path = f.path
 		}
 		_ = json.NewEncoder(w).Encode(line)
-		return
+		return true
 	}
 	_, _ = fmt.Fprintf(w, "kv: %v\n", err)
 	if hint != "" {
 		_, _ = fmt.Fprintf(w, "    %s\n", hint)
 	}
+	return true
 }

@@ -237,6 +237,14 @@ func TestExitCodesAndMessages(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 
+	for _, args := range [][]string{{"frob", "-o", "json"}, {"-o=json"}, {"get", "/a/", "--output", "json"}, {"get", "--frob", "/a", "-o", "json"}, {"get", "/a", "-o", "json", "--server", "h:0"}} {
+		r := kvRun(t, addr, "", args...)
+		var line struct{ Error, Code string }
+		if err := json.Unmarshal([]byte(r.stderr), &line); err != nil || r.code != 2 || r.stdout != "" || line.Code != "usage" || line.Error == "" {
+			t.Errorf("kv %q: %v, %+v", args, err, r)
+		}
+	}
+
 	// A write that was sent and not answered.
 	s.SetHook(func(h wire.RequestHeader, _ []byte) clienttest.Action {
 		if h.Op == wire.OpSetData {

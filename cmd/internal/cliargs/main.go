@@ -15,9 +15,10 @@ import (
 const ExitUsage = 2
 
 // Main runs app on args (os.Args form) and returns the exit code: 0 without an error, ExitUsage for wrong
-// usage, and what code says for any other error. Errors are printed on app.ErrWriter (default stderr),
-// as "NAME: message", by report if it is not nil. Main never ends the process.
-func Main(ctx context.Context, app *cli.App, args []string, code func(error) int, report func(io.Writer, error)) int {
+// usage, and what code says for any other error. Errors, a *UsageError among them, are printed on app.ErrWriter
+// (default stderr) by report; if it is nil or returns false, as "NAME: message", for wrong usage with a usage line
+// behind it. Main never ends the process.
+func Main(ctx context.Context, app *cli.App, args []string, code func(error) int, report func(io.Writer, error) bool) int {
 	if app.ErrWriter == nil {
 		app.ErrWriter = os.Stderr
 	}
@@ -29,15 +30,17 @@ func Main(ctx context.Context, app *cli.App, args []string, code func(error) int
 	if err == nil {
 		return 0
 	}
+	done := report != nil && report(app.ErrWriter, err)
 	var usage *UsageError
 	if errors.As(err, &usage) {
-		_, _ = fmt.Fprintf(app.ErrWriter, "%s: %s\n%s", app.Name, usage.Msg, usageText(app, usage.Command))
+		if !done {
+			_, _ = fmt.Fprintf(app.ErrWriter, "%s: %s\n%s", app.Name, usage.Msg, usageText(app, usage.Command))
+		}
 		return ExitUsage
 	}
-	if report == nil {
-		report = func(w io.Writer, err error) { _, _ = fmt.Fprintf(w, "%s: %v\n", app.Name, err) }
+	if !done {
+		_, _ = fmt.Fprintf(app.ErrWriter, "%s: %v\n", app.Name, err)
 	}
-	report(app.ErrWriter, err)
 	return code(err)
 }
 
