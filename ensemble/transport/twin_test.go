@@ -21,8 +21,11 @@ func (n *net0) startTwin(id quorum.MemberID) *node {
 	peers := maps.Clone(n.peers)
 	peers[id] = own.peers[id]
 	own.peers = peers
-	return own.start(id, nil)
+	return own.start(id, patient)
 }
+
+// patient gives a probe all the time it may need on a loaded machine: nothing here is about its time-out.
+func patient(o *Options) { o.Limits.HandshakeTimeout = patience }
 
 // A second process with the id of a connected member is refused by name, for votes, knocks and links. Each of the
 // others says so once, the second process once, and the member in its place loses nothing. When that is restarted,
@@ -33,7 +36,7 @@ func TestTwinIsRefused(t *testing.T) {
 			n := newNet(t, 1, 2, 3)
 			nodes := map[quorum.MemberID]*node{}
 			for m := range n.peers {
-				nodes[m] = n.start(m, nil)
+				nodes[m] = n.start(m, patient)
 			}
 			for m, nd := range nodes {
 				for other := range nodes {
@@ -87,7 +90,7 @@ func TestTwinIsRefused(t *testing.T) {
 			}
 			_ = nodes[id].Close()
 			n.reopen(id)
-			nodes[id] = n.start(id, nil)
+			nodes[id] = n.start(id, patient)
 			for other := range nodes {
 				if other != id {
 					nodes[id].rec.wait(t, 0, "up after the restart", func(e event) bool { return e.kind == "up" && e.peer == other })
@@ -135,7 +138,7 @@ func TestRestartedMemberReplacesItsStaleConnections(t *testing.T) {
 // A dial of a run that is gone by the time it is looked at is no second process, and not told as one.
 func TestDialOfADeadRunIsNoTwin(t *testing.T) {
 	n := newNet(t, 1, 2)
-	nd, peer := n.start(1, nil), n.start(2, nil)
+	nd, peer := n.start(1, patient), n.start(2, patient)
 	nd.rec.waitKind(t, 0, "up")
 	before := nd.Stats().HandshakesFailed
 	for range 5 {
