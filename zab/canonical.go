@@ -185,7 +185,7 @@ func (c *canonical) learner(f *learner) {
 	}
 	c.num(uint64(f.leader), uint64(f.link), f.attempt, uint64(f.stage), uint64(f.epoch), uint64(f.inc))
 	c.bool(f.retry)
-	c.num(uint64(f.refused))
+	c.num(uint64(f.retryAt), uint64(f.refused), uint64(f.broken))
 	c.bool(f.known)
 	c.ref(f.install)
 	c.zxid(f.truncate)

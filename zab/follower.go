@@ -32,8 +32,10 @@ type learner struct {
 	leader  quorum.MemberID
 	link    LinkID // 0: none
 	attempt uint64
-	retry   bool // dial again at the next tick
+	retry   bool // dial again, at the tick retryAt or the next one
+	retryAt int
 	refused int  // dials that failed in a row
+	broken  int  // links that broke before broadcast
 	known   bool // LEADERINFO was received in this term: the leader did lead
 	stage   learnerStage
 
@@ -119,7 +121,9 @@ func (p *Peer) learnerUnlinked() {
 	p.failSyncs(f)
 	f.link = 0
 	f.dropStream()
-	f.retry = true
+	// At once, then at growing distances: each attempt may cost the leader a whole history.
+	f.retry, f.retryAt = true, p.now+min(1<<min(f.broken, 10)-1, p.cfg.SyncTicks/4)
+	f.broken++
 	f.stage = learnDialing
 	if p.stage != Discovery {
 		p.setStage(Discovery, "the link broke during synchronization")
@@ -439,7 +443,7 @@ func (p *Peer) tickLearner() {
 		p.leave("nothing from leader %d within %d ticks, at %s", f.leader, limit, f.stage)
 		return
 	}
-	if f.retry && f.link == 0 {
+	if f.retry && f.link == 0 && p.now >= f.retryAt {
 		p.dial()
 	}
 }

@@ -672,3 +672,37 @@ func TestEventsTellTheStory(t *testing.T) {
 		t.Errorf("no event tells of the establishment: %v", c.nodes[3].events)
 	}
 }
+
+// TestBrokenLinksAreDialledAtGrowingDistances: a link that breaks before broadcast is dialled again at once, as the promise
+// may still count; if that goes on the leader is spared (each attempt may cost it a whole history).
+func TestBrokenLinksAreDialledAtGrowingDistances(t *testing.T) {
+	cfg := testConfig()
+	cfg.ID, cfg.SyncTicks = 1, 40
+	members, err := quorum.NewConfig(1, []quorum.MemberID{1, 2, 3}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Members, cfg.Incarnation = members, func() Incarnation { return 1 }
+	p, err := New(cfg, DurableState{}, emptyHistory{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Follow(3)
+	var at []int
+	for tick, link := 0, LinkID(1); tick < 60; tick++ {
+		for p.HasReady() {
+			if p.Ready().Connect == nil {
+				continue
+			}
+			at = append(at, tick)
+			p.LinkUp(3, link, true)
+			p.Step(3, link, &Ping{}) // the leader is alive
+			p.LinkDown(3, link)
+			link++
+		}
+		p.Tick()
+	}
+	if want := []int{0, 1, 2, 5, 12, 22, 32, 42, 52}; !slices.Equal(at, want) {
+		t.Errorf("dialled at the ticks %v, want %v", at, want)
+	}
+}

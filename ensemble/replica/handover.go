@@ -59,6 +59,7 @@ func (r *Replica) advanceElection() {
 		r.wantElection, r.electing = false, true
 		r.election.Look(fle.Candidate{Epoch: d.Current, Zxid: d.Last, Unknown: d.Unknown})
 	}
+	r.followDue()
 	er := r.election.Ready()
 	for i := range er.Send {
 		b := fle.AppendNotification(nil, er.Send[i].Notification)
@@ -85,8 +86,48 @@ func (r *Replica) decided(d *fle.Decision) {
 	r.event("elected", fmt.Sprintf("state=%v leader=%d epoch=%d zxid=%v round=%d", d.State, d.Leader, d.Vote.Epoch, d.Vote.Zxid, d.Round))
 	if d.State == fle.Leading {
 		r.zab.Lead()
-	} else {
+		return
+	}
+	f := &r.following
+	f.wait = d.Leader == f.leader && r.now < f.at
+	if !f.wait {
 		r.zab.Follow(d.Leader)
+	}
+}
+
+// following spaces out attempts to follow the same leader: a leader that stands is found again at once, and if it
+// refuses this member, or cannot bring it up to date, each attempt costs it a link and perhaps a whole snapshot.
+type following struct {
+	leader quorum.MemberID
+	failed int   // attempts in a row that did not end in broadcast
+	at     int64 // tick from which on the next one may begin
+	wait   bool  // it is decided and waits for that
+}
+
+// maxFollowPause is the longest pause, in ticks: 2 s.
+const maxFollowPause = 40
+
+// attemptFailed notes that an attempt came to nothing. The first pause follows the second failure: an election that
+// begins while the leader of the last one goes costs one.
+func (f *following) attemptFailed(leader quorum.MemberID, now int64) {
+	if f.leader != leader {
+		*f = following{leader: leader}
+	}
+	f.failed++
+	f.at = now
+	if f.failed > 1 {
+		f.at += min(maxFollowPause, int64(1)<<min(f.failed-1, 10))
+	}
+}
+
+// followDue begins the attempt that waited.
+func (r *Replica) followDue() {
+	f := &r.following
+	if f.wait && r.now >= f.at {
+		f.wait = false
+		if !r.stopping && r.role.Role == zab.Looking {
+			r.zab.Follow(f.leader)
+		}
 	}
 }
 
@@ -104,6 +145,7 @@ func (r *Replica) roleChanged(c zab.RoleChange) {
 		r.election.SetEstablished(c.Epoch, uint64(r.zab.Status().Incarnation))
 		if c.Role != zab.Leading {
 			r.clients.blocked = false
+			r.following = following{}
 		}
 	}
 	r.refreshServing()
@@ -113,6 +155,7 @@ func (r *Replica) roleChanged(c zab.RoleChange) {
 func (r *Replica) endTerm(old zab.RoleChange, reason string) {
 	if (old.Role == zab.Following || old.Role == zab.Observing) && old.Stage != zab.Broadcast {
 		r.election.AttemptFailed(old.Leader)
+		r.following.attemptFailed(old.Leader, r.now)
 	}
 	r.election.Stop() // silent until the disk has drained and a new round begins
 	r.electing, r.wantElection = false, true

@@ -41,6 +41,8 @@ type node struct {
 	stopped bool
 	down    bool // neither runs nor hears
 	turns   int
+	refused bool // whoever it dials refuses it
+	dials   int
 }
 
 // logIndex is the part of a log that the broadcast looks into.
@@ -167,7 +169,17 @@ func (nd *node) carryOut(rd *Ready) {
 	for _, c := range rd.CloseLinks {
 		l.cut(nd, c.Link)
 	}
-	if c := rd.Connect; c != nil && !l.nodes[c.Leader-1].down {
+	if c := rd.Connect; c != nil && nd.refused {
+		if nd.dials++; nd.dials > 1000 {
+			l.t.Fatalf("member %d dials without a pause", nd.id)
+		}
+		l.nextID++
+		link := l.nextID
+		l.later(func() {
+			nd.r.LinkUp(c.Leader, link, true)
+			nd.r.PeerMessage(c.Leader, link, &zab.Refuse{Reason: "test"})
+		})
+	} else if c != nil && !l.nodes[c.Leader-1].down {
 		leader := l.nodes[c.Leader-1]
 		l.nextID += 2
 		mine, theirs := l.nextID, l.nextID+1

@@ -24,7 +24,8 @@ type Replica struct {
 
 	role zab.RoleChange // newest role and stage, as zab reported them
 	// electing: the election runs; otherwise it waits for the disk to drain, for forming, or a term runs.
-	electing bool
+	electing  bool
+	following following
 	// wantElection: the role is Looking and no election has been started for it yet.
 	wantElection bool
 
