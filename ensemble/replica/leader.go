@@ -362,8 +362,28 @@ func (r *Replica) tickLeader(gap bool) {
 		l.expiring = append(l.expiring, id)
 		l.sessions.remove(id)
 		l.ending[id] = true
-		r.event("session-expired", fmt.Sprintf("session=%v", id))
 	}
+	if len(l.due) > 0 {
+		r.event("session-expired", expiredText(l.due))
+	}
+}
+
+// namedExpired is how many expired sessions one event names: thousands may expire in one tick.
+const namedExpired = 3
+
+// expiredText is the detail of the event about sessions that expired in one tick.
+func expiredText(ids []kv.SessionID) string {
+	text := fmt.Sprintf("count=%d sessions=", len(ids))
+	for i, id := range ids[:min(len(ids), namedExpired)] {
+		if i > 0 {
+			text += ","
+		}
+		text += id.String()
+	}
+	if len(ids) > namedExpired {
+		text += ",..."
+	}
+	return text
 }
 
 // dropGaps forgets the rounds asked for after earlier pauses, of this term or another: their answers find nothing.

@@ -1,8 +1,10 @@
 package replica
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"kvd/kv"
@@ -92,6 +94,32 @@ func TestExpiryStorm(t *testing.T) {
 	due += len(s.tick(nil))
 	if due != 10_000 {
 		t.Fatalf("%d sessions are due", due)
+	}
+}
+
+// Sessions that expire in one tick are one event, which names a few of them: clients must not be able to fill the log.
+func TestExpiredSessionsAreOneEventATick(t *testing.T) {
+	l := newLab(t, 1, nil)
+	leader := l.leader()
+	const n = 500
+	for id := range kv.SessionID(n) {
+		leader.r.lead.sessions.add(id+1, [16]byte{}, 4000, 1)
+	}
+	for range 4000/50 + 1 {
+		l.tick(false)
+	}
+	var texts []string
+	for _, e := range leader.events {
+		if e.Kind == "session-expired" {
+			texts = append(texts, e.Text)
+		}
+	}
+	want := fmt.Sprintf("count=%d sessions=", n)
+	if len(texts) != 1 || !strings.HasPrefix(texts[0], want) || strings.Count(texts[0], "0x") != namedExpired || !strings.HasSuffix(texts[0], ",...") {
+		t.Errorf("got %q, want one event with %q", texts, want)
+	}
+	if got := expiredText([]kv.SessionID{1, 2}); got != "count=2 sessions=0x1,0x2" {
+		t.Errorf("got %q", got)
 	}
 }
 
