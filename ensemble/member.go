@@ -76,7 +76,8 @@ type Member struct {
 
 // Start opens the directories, checks what they hold, and starts a member. It returns when the member takes
 // part, which is before it serves: see WaitServing. ctx bounds the start only.
-// A *ConfigError or a *DirectoryError means that nothing was touched.
+// A *ConfigError or a *DirectoryError means that nothing was touched. An address that cannot be listened on and a
+// directory that cannot be used are a *ConfigError as well.
 func Start(ctx context.Context, cfg Config) (_ *Member, err error) {
 	defer func() {
 		if err != nil {
@@ -115,13 +116,13 @@ func (m *Member) start() (err error) {
 		}
 	}()
 
-	if err := refuseForeignDirectory(cfg); err != nil {
-		return err
-	}
-	if err := cfg.openClientListeners(); err != nil {
+	if err := cfg.claim(); err != nil {
 		return err
 	}
 	undo = append(undo, cfg.Listeners.close)
+	if err := refuseForeignDirectory(cfg); err != nil {
+		return err
+	}
 
 	wake := newWaker()
 	m.inbox = newInbox(wake)

@@ -72,6 +72,11 @@ func dev(c *cli.Context) (err error) {
 		return devProcesses(c.Context, members, c.String("log-level"), signals, c.App.Writer, stderr)
 	}
 
+	metrics, err := listenMetrics(c.String("metrics-listen"))
+	if err != nil {
+		closeListeners(members)
+		return err
+	}
 	if os.Getenv("GOGC") == "" {
 		defer ensemble.TuneGC()()
 	}
@@ -87,14 +92,7 @@ func dev(c *cli.Context) (err error) {
 		}
 		g.members = append(g.members, m)
 	}
-	if addr := c.String("metrics-listen"); addr != "" {
-		stop, err := serveMetrics(addr, g.members, log)
-		if err != nil {
-			g.close()
-			return err
-		}
-		defer stop()
-	}
+	defer serveMetrics(metrics, g.members, log)()
 	return g.run(c.Context, signals, c.App.Writer, func(s os.Signal) error { return stopMembers(g.members, s, signals, log) }, addresses(members))
 }
 

@@ -402,16 +402,20 @@ func TestPortInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = l.Close() }()
-	port := l.Addr().(*net.TCPAddr).Port
+	port, data := l.Addr().(*net.TCPAddr).Port, t.TempDir()
 	for _, args := range [][]string{
 		{"dev", "--members", "1", "--port", strconv.Itoa(port)},
 		{"dev", "--members", "1", "--port", strconv.Itoa(port), "--processes"},
-		{"serve", "--data", t.TempDir(), "--listen", l.Addr().String()},
+		{"serve", "--data", data, "--listen", l.Addr().String()},
+		{"serve", "--data", data, "--listen", "127.0.0.1:0", "--metrics-listen", l.Addr().String()},
 	} {
 		code, stdout, stderr := run(t, args...)
-		if code != exitFailed || stdout != "" || !strings.Contains(stderr, "address already in use") {
+		if code != exitRefused || stdout != "" || !strings.Contains(stderr, "address already in use") {
 			t.Errorf("%s: exit code %d, stdout %q, stderr %q", args, code, stdout, stderr)
 		}
+	}
+	if left, err := os.ReadDir(data); err != nil || len(left) != 0 {
+		t.Errorf("the data directory was touched: %v, %v", left, err)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 
 	"github.com/urfave/cli/v2"
@@ -46,10 +47,13 @@ func exitCode(err error) int {
 	var config *ensemble.ConfigError
 	var directory *ensemble.DirectoryError
 	var child *childError
+	var address *net.OpError
 	switch {
 	case errors.As(err, &settings), errors.As(err, &config), errors.As(err, &directory):
 		return exitRefused
 	case errors.Is(err, wal.ErrNewerFormat), errors.Is(err, wal.ErrLocked), errors.Is(err, errNothingThere):
+		return exitRefused
+	case errors.As(err, &address) && address.Op == "listen": // before any member is started
 		return exitRefused
 	case errors.As(err, &child):
 		return child.code

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -18,11 +19,22 @@ import (
 	"kvd/zab"
 )
 
-// serveMetrics listens for Prometheus and pprof until stop is called.
-func serveMetrics(addr string, members []*ensemble.Member, log *slog.Logger) (stop func(), err error) {
+// listenMetrics opens the address of --metrics-listen, before any member is started; "" is none.
+func listenMetrics(addr string) (net.Listener, error) {
+	if addr == "" {
+		return nil, nil
+	}
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("--metrics-listen: %w", err)
+	}
+	return ln, nil
+}
+
+// serveMetrics answers Prometheus and pprof on ln, which may be nil, until stop is called.
+func serveMetrics(ln net.Listener, members []*ensemble.Member, log *slog.Logger) (stop func()) {
+	if ln == nil {
+		return func() {}
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), statusCollector(members))
@@ -49,7 +61,7 @@ func serveMetrics(addr string, members []*ensemble.Member, log *slog.Logger) (st
 			_ = server.Close()
 		}
 		<-done
-	}, nil
+	}
 }
 
 // statusCollector turns each member's Status into gauges at every scrape.

@@ -163,18 +163,18 @@ func serveMember(ctx context.Context, cfg ensemble.Config, metrics string, stdou
 	if os.Getenv("GOGC") == "" {
 		defer ensemble.TuneGC()()
 	}
-	m, err := ensemble.Start(ctx, cfg)
+	ln, err := listenMetrics(metrics)
 	if err != nil {
 		return err
 	}
-	if metrics != "" {
-		stop, err := serveMetrics(metrics, []*ensemble.Member{m}, cfg.Logger)
-		if err != nil {
-			_ = m.Close()
-			return err
+	m, err := ensemble.Start(ctx, cfg)
+	if err != nil {
+		if ln != nil {
+			_ = ln.Close()
 		}
-		defer stop()
+		return err
 	}
+	defer serveMetrics(ln, []*ensemble.Member{m}, cfg.Logger)()
 	serving := make(chan struct{})
 	waitCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
