@@ -146,7 +146,7 @@ func storm(ctx context.Context, c *cluster.Cluster, rec *history.Recorder, o opt
 
 	rng := rand.New(rand.NewPCG(o.seed, 1))
 	for loop.Err() == nil {
-		if wait(loop, time.Duration(200+rng.IntN(1200))*time.Millisecond) != nil {
+		if wait(loop, time.Duration(150+rng.IntN(850))*time.Millisecond) != nil {
 			break
 		}
 		victims, leader, err := choose(ctx, c, rng)
