@@ -10,7 +10,7 @@ import (
 // HoldApply stops a member's applier, as a slow processor does; ReleaseApply lets it go on.
 func (s *Sim) HoldApply(id quorum.MemberID) { s.member(id).applyHeld = true }
 
-// ReleaseApply: see HoldApply.
+// ReleaseApply lets a member that HoldApply stopped go on.
 func (s *Sim) ReleaseApply(id quorum.MemberID) {
 	m := s.member(id)
 	m.applyHeld = false
