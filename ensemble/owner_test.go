@@ -196,6 +196,14 @@ func TestDirectoryOfAnotherClusterIsRefusedAtTheHandshake(t *testing.T) {
 		})
 	}
 	tr.serving(ctx, 0, 1)
+	eventually(t, "both have refused several times", func() bool {
+		return tr.members[0].net.Stats().Refused["another cluster"] > 5 && tr.members[2].net.Stats().Refused["another cluster"] > 5
+	})
+	for i, want := range []int{1, 1, 2} {
+		if n := logs[i].count("peer connection refused"); n != want {
+			t.Errorf("member %d said it %d times, want once for each peer:\n%s", i+1, n, &logs[i])
+		}
+	}
 	if s := tr.members[2].Status(); s.Serving {
 		t.Errorf("the foreign member serves: %+v", s)
 	}

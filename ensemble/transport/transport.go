@@ -304,11 +304,11 @@ func (t *Transport) refused(r *RefusedError, peer quorum.MemberID, remote net.Ad
 		host = remote.String()
 	}
 	key := fmt.Sprint(r.Verdict, r.ByPeer, peer, host)
-	if r.Verdict == RefusedTwin {
-		key = fmt.Sprint(r.Verdict, r.ByPeer) // every peer says the same about this member; a twin is one finding
-		if !r.ByPeer {
-			key += fmt.Sprint(peer)
-		}
+	switch {
+	case r.Verdict == RefusedTwin && r.ByPeer:
+		key = "twin" // every peer says the same about this member
+	case r.Verdict == RefusedTwin, r.Verdict == RefusedCluster:
+		key = fmt.Sprint(r.Verdict, peer) // one finding, whoever of the two dialled
 	}
 	t.mu.Lock()
 	known := t.refusals[key] || len(t.refusals) >= maxRefusals
