@@ -157,6 +157,7 @@ func (c *canonical) progress(pr *progress) {
 	c.bool(pr.voter)
 	c.bool(pr.waiting)
 	c.bool(pr.needSnapshot)
+	c.bool(pr.diffOnly)
 	c.bool(pr.reading)
 	c.bool(pr.upToDate)
 	c.bool(pr.grantTurn)

@@ -195,7 +195,7 @@ func (p *Peer) startSync(pr *progress) {
 		c.last = p.committed
 		c.locate = func(z kv.Zxid) (kv.Zxid, uint64, bool) { return p.locate(min(z, p.committed)) }
 	}
-	if costs, ok := p.hist.(SyncCosts); ok && p.cfg.DiffShare > 0 && pr.ack.Last < p.last {
+	if costs, ok := p.hist.(SyncCosts); ok && p.cfg.DiffShare > 0 && !pr.diffOnly && pr.ack.Last < p.last {
 		c.diffTooLarge = costs.DiffBytes(pr.ack.Last)*100 > costs.SnapshotBytes()*int64(p.cfg.DiffShare)
 	}
 	pr.plan = c.decide()
@@ -286,6 +286,12 @@ func (p *Peer) SnapshotChosen(link LinkID, z kv.Zxid, chain uint64, ok bool) {
 		p.dropLink(pr, fmt.Sprintf("the snapshot chosen at %s is not in the log", z))
 		return
 	}
+	if pr.plan.row == 8 && z <= pr.ack.Last {
+		// Cheaper it may be, but it would take back what the learner has acked and applied (P8, P14).
+		pr.diffOnly = true
+		p.startSync(pr)
+		return
+	}
 	pr.stage = linkSnapping
 	pr.progressAt = p.now
 	pr.cursor, pr.cursorChain, pr.received = z, chain, z
@@ -310,7 +316,7 @@ func (p *Peer) SnapshotProgress(link LinkID) {
 			continue
 		}
 		pr.heard = p.now
-		if pr.stage == linkSnapping {
+		if pr.inTransfer() { // choosing may mean writing the first one
 			pr.progressAt = p.now
 			if pr.voter {
 				p.leader.progressAt = p.now

@@ -42,6 +42,7 @@ type progress struct {
 	// From ACKEPOCH of this epoch.
 	ack          AckEpoch
 	needSnapshot bool
+	diffOnly     bool // no snapshot is newer than what it has
 	plan         syncPlan
 
 	// cursor is the last entry sent, target where NEWLEADER goes.
@@ -72,7 +73,7 @@ func (pr *progress) inTransfer() bool { return pr.stage == linkChoosing || pr.st
 
 // restart forgets everything that belonged to the previous epoch: credit is per link and epoch.
 func (pr *progress) restart(now int) {
-	pr.ack, pr.needSnapshot, pr.plan = AckEpoch{}, false, syncPlan{}
+	pr.ack, pr.needSnapshot, pr.diffOnly, pr.plan = AckEpoch{}, false, false, syncPlan{}
 	pr.cursor, pr.cursorChain, pr.target, pr.match, pr.received = 0, 0, 0, 0, 0
 	pr.window.clear()
 	pr.reading, pr.upToDate, pr.commitSent = false, false, 0

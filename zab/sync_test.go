@@ -83,3 +83,52 @@ func TestSyncTable(t *testing.T) {
 }
 
 func open(c *syncCase) { c.electionOpen, c.mayLead = true, true }
+
+// costlyHistory makes every DIFF too large (row 8).
+type costlyHistory struct{ emptyHistory }
+
+func (costlyHistory) DiffBytes(kv.Zxid) int64 { return 1000 }
+func (costlyHistory) SnapshotBytes() int64    { return 1 }
+
+// TestNoSnapshotOlderThanTheLearner: row 8 saves bytes; it must not take back what the learner holds. A newer point is sent.
+func TestNoSnapshotOlderThanTheLearner(t *testing.T) {
+	for _, tc := range []struct {
+		point int
+		want  linkStage
+	}{{4, linkHistory}, {6, linkHistory}, {7, linkSnapping}} {
+		h := newHotPath(t)
+		h.batch(t, 10)
+		p := h.peers[3]
+		p.hist, p.cfg.DiffShare = costlyHistory{}, 1
+		pr := p.leader.find(1)
+		at, chain, _ := p.locate(kv.MakeZxid(1, 6))
+		pr.restart(p.now)
+		pr.stage, pr.ack = linkAcked, AckEpoch{Epoch: 1, Current: 1, Last: at, Chain: chain}
+		p.startSync(pr)
+		if pr.stage != linkChoosing || pr.plan.row != 8 {
+			t.Fatalf("at %s by row %d", pr.stage, pr.plan.row)
+		}
+		z, c, _ := p.locate(kv.MakeZxid(1, uint32(tc.point)))
+		p.SnapshotChosen(pr.link, z, c, true)
+		if pr.stage != tc.want {
+			t.Errorf("a snapshot of %s for a learner at %s: %s, want %s", z, at, pr.stage, tc.want)
+		}
+	}
+}
+
+// TestProgressWhileASnapshotIsChosen: a leader that has no snapshot writes one first, and says that it does.
+func TestProgressWhileASnapshotIsChosen(t *testing.T) {
+	h := newHotPath(t)
+	p := h.peers[3]
+	pr := p.leader.find(1)
+	pr.stage = linkChoosing
+	for range 3 * p.cfg.InitTicks {
+		p.Tick()
+		p.SnapshotProgress(h.links[1])
+		p.leader.find(2).heard = p.now
+		p.Ready()
+	}
+	if p.leader == nil || p.leader.find(1) != pr {
+		t.Error("the link was closed while the shell reported progress")
+	}
+}
