@@ -177,7 +177,8 @@ func TestZkCli(t *testing.T) {
 	}
 }
 
-// The five commands of the README: create, get, watch, kill -9 of the process that status calls leader, get.
+// The walk of the README: create, get, watch, a change that the watch prints, kill -9 of the process that status calls
+// leader, get.
 func TestReadmeWalk(t *testing.T) {
 	c, ctx := startCluster(t, 3)
 	kvOK := func(args ...string) string {
@@ -188,11 +189,13 @@ func TestReadmeWalk(t *testing.T) {
 		}
 		return out
 	}
-	kvOK("set", "/app/config", "hello")
-	if got := kvOK("get", "/app/config"); got != "hello" {
+	if got := kvOK("create", "/config", "v1"); got != "/config\n" {
 		t.Fatalf("%q", got)
 	}
-	watching := exec.CommandContext(ctx, binaries(t).Kv, "watch", "/app/config", "--count", "1", "--server", c.Servers(), "--timeout", requestLimit)
+	if got := kvOK("get", "/config"); got != "v1" {
+		t.Fatalf("%q", got)
+	}
+	watching := exec.CommandContext(ctx, binaries(t).Kv, "watch", "/config", "--count", "1", "--server", c.Servers(), "--timeout", requestLimit)
 	errs, err := watching.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -202,9 +205,16 @@ func TestReadmeWalk(t *testing.T) {
 	if err := watching.Start(); err != nil {
 		t.Fatal(err)
 	}
-	first := make([]byte, len("watching"))
-	if _, err := io.ReadFull(errs, first); err != nil || string(first) != "watching" {
+	const watched = "watching /config (version 0)\n"
+	first := make([]byte, len(watched))
+	if _, err := io.ReadFull(errs, first); err != nil || string(first) != watched {
 		t.Fatalf("%q %v", first, err)
+	}
+	kvOK("set", "/config", "v2")
+	var zxid uint64
+	err = watching.Wait()
+	if _, scan := fmt.Sscanf(seen.String(), "NodeDataChanged /config 0x%x\n", &zxid); err != nil || scan != nil || zxid == 0 {
+		t.Errorf("watch: %v, %v, %q", err, scan, seen.String())
 	}
 
 	var status struct {
@@ -246,12 +256,12 @@ func TestReadmeWalk(t *testing.T) {
 	if err := syscall.Kill(status.Members[leader-1].Pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if got := kvOK("get", "/app/config"); got != "hello" {
+	if got := kvOK("get", "/config"); got != "v2" {
 		t.Fatalf("after the leader's death: %q", got)
 	}
 	// A follower may take the write and only then notice that the leader is gone: "outcome unknown".
 	eventually(t, ctx, "a write after the leader's death", func() error {
-		_, errs, code := runKv(ctx, t, c.Servers(), "set", "/app/config", "world")
+		_, errs, code := runKv(ctx, t, c.Servers(), "set", "/config", "v3")
 		if code != 0 && code != 7 {
 			t.Fatalf("exit %d: %s", code, errs)
 		}
@@ -260,13 +270,8 @@ func TestReadmeWalk(t *testing.T) {
 		}
 		return nil
 	})
-	if got := kvOK("get", "/app/config"); got != "world" {
+	if got := kvOK("get", "/config"); got != "v3" {
 		t.Fatalf("%q", got)
-	}
-	var zxid uint64
-	err = watching.Wait()
-	if _, scan := fmt.Sscanf(seen.String(), "NodeDataChanged /app/config 0x%x", &zxid); err != nil || scan != nil || zxid>>32 < 2 {
-		t.Errorf("watch: %v, %v, %q", err, scan, seen.String())
 	}
 	eventually(t, ctx, "all but the killed member are healthy", func() error {
 		if err := ask(); err != nil {
