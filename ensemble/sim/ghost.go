@@ -370,8 +370,9 @@ type executed struct {
 
 // inOrder is C2 for what is executed: of the operations of one connection it is a prefix of those that were sent on it, in
 // the order in which they were sent. Once the leader has refused one because the session had moved, none is executed; only
-// the end of the session is, from wherever its client asks for it, as ZooKeeper does it.
-func (g *ghost) inOrder(op *Op, z kv.Zxid, moved bool) {
+// the end of the session is, from wherever its client asks for it, as ZooKeeper does it, and what follows finds it gone.
+func (g *ghost) inOrder(op *Op, z kv.Zxid, code kv.Code) {
+	moved, gone := code == kv.CodeSessionMoved, code == kv.CodeSessionExpired
 	x := g.order[op.conn]
 	if x == nil {
 		x = &executed{}
@@ -380,7 +381,7 @@ func (g *ghost) inOrder(op *Op, z kv.Zxid, moved bool) {
 	if op.place != x.places+1 {
 		g.sim.fail("C2", "token %d at %v is operation %d of connection %d (client %d), the one before it in the history is %d", op.Token, z, op.place, op.conn, op.Client.ID, x.places)
 	}
-	if x.moved && !moved && op.Request.Op != kv.OpCloseSession {
+	if x.moved && !moved && !gone && op.Request.Op != kv.OpCloseSession {
 		g.sim.fail("C2", "token %d at %v is executed, and an earlier one of connection %d was refused because the session had moved", op.Token, z, op.conn)
 	}
 	x.places, x.moved = op.place, x.moved || moved

@@ -61,7 +61,7 @@ func (m *model) commit(g *ghost, e *kv.Entry) {
 		s.fail("C1", "token %d was reported not sent and is committed at %v", h.Request, e.Zxid)
 	}
 	g.inG[h.Request] = e.Zxid
-	g.inOrder(op, e.Zxid, h.Err == kv.CodeSessionMoved)
+	g.inOrder(op, e.Zxid, h.Err)
 	a := answer{code: h.Err, zxid: e.Zxid}
 	if h.Err == kv.CodeSessionMoved {
 		if !op.Client.moved {

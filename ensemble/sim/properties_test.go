@@ -264,13 +264,13 @@ func TestEveryPropertyCanFail(t *testing.T) {
 			ops := s.clients[0].ops
 			a, b := ops[len(ops)-2], ops[len(ops)-1]
 			s.ghost.order[a.conn].places -= 2
-			s.ghost.inOrder(b, s.ghost.last(), false)
+			s.ghost.inOrder(b, s.ghost.last(), kv.CodeOK)
 		}},
 		{"C2", "a connection whose session has moved writes on", func(s *Sim) {
 			op := s.clients[0].ops[len(s.clients[0].ops)-1]
 			s.ghost.order[op.conn].places--
 			s.ghost.order[op.conn].moved = true
-			s.ghost.inOrder(op, s.ghost.last(), false)
+			s.ghost.inOrder(op, s.ghost.last(), kv.CodeOK)
 		}},
 		{"C1", "a write is dropped, reported not sent, and executed", func(s *Sim) {
 			s.clients[0].ops[len(s.clients[0].ops)-1].never = true
