@@ -122,27 +122,10 @@ func failoverRound(ctx context.Context, c *cluster.Cluster, rec *history.Recorde
 	if err := leader.Signal(sig); err != nil {
 		return 0, err
 	}
-	var gap time.Duration
-	// A write that the old leader committed just before the signal may still be reported a moment after it: an OK
-	// counts if it comes after a pause or from a new leader. Taking the end of the longest gap that began within
-	// the first tenth of a second covers both.
-	last, first := sent, time.Time{}
-	for first.IsZero() {
-		select {
-		case t := <-oks:
-			if t.Sub(last) > 15*time.Millisecond && t.After(sent) {
-				first = t
-			} else if t.After(last) {
-				last = t
-			}
-		case <-ctx.Done():
-			return 0, errors.New("no write was acknowledged after the signal")
-		}
-		if last.Sub(sent) > 100*time.Millisecond {
-			first = last // there was no gap to speak of
-		}
+	gap, err := longestGapEnd(ctx, sent, oks)
+	if err != nil {
+		return 0, err
 	}
-	gap = first.Sub(sent)
 	stopLoop()
 	writers.Wait()
 	if sig == syscall.SIGSTOP {
@@ -159,6 +142,29 @@ func failoverRound(ctx context.Context, c *cluster.Cluster, rec *history.Recorde
 		}
 	}
 	return gap, waitFollower(ctx, leader)
+}
+
+// longestGapEnd returns the time from the signal to the end of the longest pause between OKs that began within a tenth of
+// a second of it. Not simply to the first OK: a write that the old leader had committed may be reported a moment after the
+// signal.
+func longestGapEnd(ctx context.Context, sent time.Time, oks <-chan time.Time) (time.Duration, error) {
+	const window = 100 * time.Millisecond
+	last, longest, end := sent, time.Duration(-1), sent
+	for last.Sub(sent) < window {
+		select {
+		case t := <-oks:
+			if t.Before(sent) {
+				continue
+			}
+			if pause := t.Sub(last); pause > longest {
+				longest, end = pause, t
+			}
+			last = t
+		case <-ctx.Done():
+			return 0, errors.New("no write was acknowledged after the signal")
+		}
+	}
+	return end.Sub(sent), nil
 }
 
 // waitFollower waits until a member serves as a follower.
