@@ -94,7 +94,7 @@ func TestStartAndStopLeaveNothing(t *testing.T) {
 			t.Error("a closed member gives a client")
 		}
 		var stacks string
-		for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		for deadline := time.Now().Add(rawLimit); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 			left := memberStacks()
 			maps.DeleteFunc(left, func(id, _ string) bool { return before[id] != "" })
 			if stacks = strings.Join(slices.Sorted(maps.Values(left)), "\n\n"); stacks == "" {
