@@ -97,6 +97,49 @@ type Config struct {
 	SuperDigest string
 	// ExtendedTypes enables TTL nodes (extendedTypesEnabled).
 	ExtendedTypes bool
+	// DisableDigest switches the digest scheme off (DigestAuthenticationProvider.enabled=false). DigestAlgorithm is its
+	// hash: SHA1 (default), SHA-256 or SHA-512.
+	DisableDigest   bool
+	DigestAlgorithm string
+	// SkipACL lets everybody do everything (skipACL=yes). Lists are still stored and shown.
+	SkipACL bool
+	// EnforceAuthSchemes, if not empty, refuses every request (-124) of a connection that has an identity of none of
+	// these schemes (enforce.auth.enabled, enforce.auth.schemes).
+	EnforceAuthSchemes []string
+	// EnforceQuota makes hard quotas refuse (enforceQuota).
+	EnforceQuota bool
+	// ContainerCheckInterval is how often the leader looks for containers and TTL nodes to remove, ContainerMaxPerMinute
+	// how many it removes at most; a container that never had a child goes after ContainerMaxNeverUsed, 0: never.
+	// Defaults 1m, 10000, 0.
+	ContainerCheckInterval time.Duration
+	ContainerMaxPerMinute  int
+	ContainerMaxNeverUsed  time.Duration
+
+	// LocalSessions keeps new sessions on the member that made them (localSessionsEnabled);
+	// LocalSessionsUpgrading makes one global when it creates an ephemeral node.
+	LocalSessions          bool
+	LocalSessionsUpgrading bool
+	// ReadOnlyMode serves reads to clients that allow it while no leader is established (readonlymode.enabled).
+	ReadOnlyMode bool
+	// MaxConns bounds all client connections (maxCnxns); 0: unlimited.
+	MaxConns int
+	// SessionlessTimeout bounds how long a connection may be without a session. Default 10s.
+	SessionlessTimeout time.Duration
+	// MaxReplyBytes bounds the body of a reply: a larger one is answered -5 without a body (kvd.maxReplyBytes).
+	// Default 64 MiB.
+	MaxReplyBytes int
+	// ThrottleLimit bounds the requests in flight of this member's clients (requestThrottleLimit); 0: off. A request that
+	// waited longer than ThrottledOpWait is answered -127; 0: off.
+	ThrottleLimit   int
+	ThrottledOpWait time.Duration
+	// LargeRequestBytes: requests of at least this size share LargeRequestMaxBytes (largeRequestThreshold,
+	// largeRequestMaxBytes); a connection over the budget is closed. 0: off.
+	LargeRequestBytes    int
+	LargeRequestMaxBytes int64
+	// ConnectionTokens limits how fast connections may come (connectionMaxTokens and its relatives); 0 tokens: off.
+	ConnectionTokens         int
+	ConnectionTokenFillTime  time.Duration
+	ConnectionTokenFillCount int
 
 	// SnapCount is the least number of transactions between two own snapshots. Default 100000.
 	SnapCount int
@@ -181,6 +224,14 @@ func (c *Config) EnsureDefaults() {
 	def(&c.RetainBytes, 256<<20)
 	def(&c.MaxOutstandingRequests, 8192)
 	def(&c.MaxOutstandingBytes, max(64<<20, 2*int64(c.MaxFrameBytes)))
+	def(&c.DigestAlgorithm, "SHA1")
+	def(&c.ContainerCheckInterval, time.Minute)
+	def(&c.ContainerMaxPerMinute, 10_000)
+	def(&c.SessionlessTimeout, 10*time.Second)
+	def(&c.MaxReplyBytes, 64<<20)
+	def(&c.LargeRequestMaxBytes, 100<<20)
+	def(&c.ConnectionTokenFillTime, time.Millisecond)
+	def(&c.ConnectionTokenFillCount, 1)
 	def(&c.Version, "kvd")
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: slog.Level(100)}))

@@ -92,6 +92,9 @@ type Request struct {
 	Version int32 // expected version, -1 for any
 	Ops     []Request
 
+	Auth  Credentials // of the connection; not looked at for session 0, the leader itself
+	Local bool        // the session is known to its member only (zookeeper-protocol 7.2)
+
 	Timeout  int32 // milliseconds; OpCreateSession
 	Password [16]byte
 	Levels   Levels // OpSetLevels
