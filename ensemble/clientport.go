@@ -68,7 +68,8 @@ type clientPort struct {
 	touchMu sync.Mutex
 	touched []touchedSession
 
-	latency latencyStats
+	latency  latencyStats
+	counters portCounters
 
 	logMu   sync.Mutex
 	lastLog time.Time
@@ -175,6 +176,7 @@ func (p *clientPort) serve(nc net.Conn) bool {
 	limited := p.cfg.MaxClientConns > 0 && c.ip != "" && p.perIP[c.ip] >= p.cfg.MaxClientConns
 	if limited || p.stopping.Load() {
 		p.refused++
+		p.counters.rejected.Add(1)
 		p.mu.Unlock()
 		_ = nc.Close()
 		if limited {
@@ -367,6 +369,7 @@ func (p *clientPort) inspect(c *conn) {
 	if c.sessionID() == 0 {
 		switch {
 		case now-c.heard.Load() > handshakeTicks:
+			p.counters.sessionlessExpired.Add(1)
 			c.close("no handshake in time")
 		case !p.gate.isOpen() && now-max(p.gate.shutSince.Load(), c.heard.Load()) > gateTicks:
 			c.close("") // its session waits for a leader

@@ -60,6 +60,7 @@ type conn struct {
 	heard, writing atomic.Int64
 
 	received, sent atomic.Int64 // packets
+	bytesIn        int64        // of request bodies since the last batch; the reader's
 
 	wake *waker // of the writer
 
@@ -89,6 +90,8 @@ type conn struct {
 	events     []kv.Event
 	eventBytes int
 	pings      int
+	pingAt     time.Time // when the last of them came
+	stats      connStats
 	dirty      bool // listed at the port for a wake-up at the end of the applier's batch, which clears it
 	closed     bool
 	free       []*slot
@@ -103,6 +106,7 @@ func newConn(port *clientPort, nc net.Conn) *conn {
 	c.cond.L = &c.mu
 	c.frames = wire.NewFrameReader(nc, port.maxFrame)
 	c.heard.Store(port.clock.now())
+	c.stats.begin(time.Now())
 	return c
 }
 
@@ -220,6 +224,9 @@ func (c *conn) pump() bool {
 		c.takeEvents()
 		c.run = c.ring.takeReady(c.run[:0])
 		pings := c.pings
+		if pings > 0 {
+			c.stats.note(wire.OpPing, wire.XidPing, max(settled, c.lastZxid), c.pingAt, time.Now())
+		}
 		c.pings = 0
 		idle := c.ring.len() == 0
 		c.mu.Unlock()
@@ -357,11 +364,12 @@ func (c *conn) recycle() {
 	if len(c.run) == 0 {
 		return
 	}
-	var lat latencyBatch
+	var lat answeredBatch
 	now := time.Now()
 	c.mu.Lock()
 	for _, s := range c.run {
-		lat.add(now.Sub(s.at))
+		lat.add(c.port, now.Sub(s.at), s.kind)
+		c.stats.note(s.op, s.xid, c.lastZxid, s.at, now)
 		c.held--
 		c.heldBytes -= s.cost
 		s.reset()
@@ -369,7 +377,7 @@ func (c *conn) recycle() {
 	}
 	c.cond.Broadcast()
 	c.mu.Unlock()
-	c.port.latency.note(&lat)
+	c.port.noteAnswered(&lat)
 	clear(c.run)
 	c.run = c.run[:0]
 }

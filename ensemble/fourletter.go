@@ -135,6 +135,53 @@ func (b *latencyBatch) add(d time.Duration) {
 	b.n++
 }
 
+// answeredBatch gathers what one flush answered. The requests of a batch came in together, mostly, so that equal
+// latencies are added up before they reach the member's histograms.
+type answeredBatch struct {
+	latencyBatch
+	reads, updates latencyRun
+}
+
+// latencyRun is a number of requests of equal latency.
+type latencyRun struct {
+	d time.Duration
+	n int64
+}
+
+// add records one request of a slot's kind.
+func (b *answeredBatch) add(p *clientPort, d time.Duration, kind slotKind) {
+	b.latencyBatch.add(d)
+	switch kind {
+	case slotRead:
+		b.reads.add(&p.counters.reads, d)
+	case slotWrite, slotSync:
+		b.updates.add(&p.counters.updates, d)
+	case slotCreate, slotResume, slotRefused:
+	}
+}
+
+func (r *latencyRun) add(to *summary, d time.Duration) {
+	if r.n > 0 && d != r.d {
+		r.flush(to)
+	}
+	r.d = d
+	r.n++
+}
+
+func (r *latencyRun) flush(to *summary) {
+	if r.n > 0 {
+		to.add(r.d.Microseconds(), r.n)
+		r.n = 0
+	}
+}
+
+// noteAnswered takes over a batch.
+func (p *clientPort) noteAnswered(b *answeredBatch) {
+	b.reads.flush(&p.counters.reads)
+	b.updates.flush(&p.counters.updates)
+	p.latency.note(&b.latencyBatch)
+}
+
 // note adds a batch.
 func (l *latencyStats) note(b *latencyBatch) {
 	if b.n == 0 {

@@ -2,6 +2,7 @@ package ensemble
 
 import (
 	"fmt"
+	"time"
 
 	"kvd/ensemble/replica"
 	"kvd/kv"
@@ -26,13 +27,16 @@ func (c *conn) open() bool {
 		c.close(c.readError(err))
 		return false
 	}
+	at := time.Now()
 	c.hear()
+	c.port.counters.connectRequests.Add(1)
 	var q wire.ConnectRequest
 	if err := wire.Decode(frame, &q); err != nil {
 		c.close("first frame is no handshake")
 		return false
 	}
 	if !c.port.gate.isOpen() || c.port.stopping.Load() {
+		c.port.counters.notServing.Add(1)
 		c.close("") // not serving: the client tries another member
 		return false
 	}
@@ -41,7 +45,7 @@ func (c *conn) open() bool {
 		c.close(fmt.Sprintf("client has seen zxid %v, this member %v", kv.Zxid(q.LastZxidSeen), c.port.settled()))
 		return false
 	}
-	s := &slot{conn: c, timeoutMs: c.port.clampTimeout(q.TimeoutMs), cost: slotOverhead}
+	s := &slot{conn: c, timeoutMs: c.port.clampTimeout(q.TimeoutMs), cost: slotOverhead, at: at}
 	if q.Session == 0 {
 		return c.createSession(s, &q)
 	}
@@ -77,6 +81,7 @@ func (c *conn) resumeSession(s *slot, q *wire.ConnectRequest) bool {
 	}
 	switch s.validity {
 	case resumeValid:
+		c.port.counters.revalidated.Add(1)
 	case resumeRefused:
 		return c.refuseSession(q)
 	default:
@@ -112,6 +117,9 @@ func (c *conn) welcome(s *slot, q *wire.ConnectRequest) bool {
 		return false
 	}
 	c.hear()
+	c.mu.Lock()
+	c.stats.note(wire.OpCreateSession, 0, c.port.settled(), s.at, time.Now())
+	c.mu.Unlock()
 	c.port.group.Go(c.writeLoop)
 	return true
 }

@@ -34,6 +34,8 @@ func (c *conn) readLoop() {
 			return
 		}
 		if !c.frames.Buffered() || len(c.batch) >= maxReadBatch {
+			c.port.counters.bytesReceived.Add(c.bytesIn)
+			c.bytesIn = 0
 			if !c.submit() || !c.tryPump() {
 				c.close("")
 				return
@@ -81,6 +83,7 @@ func (c *conn) handle(frame []byte) bool {
 		return false
 	}
 	c.received.Add(1)
+	c.bytesIn += int64(len(frame))
 	class := h.Op.Class()
 	switch {
 	case class == wire.ClassPing:
@@ -120,6 +123,7 @@ const slotOverhead = 64
 func (c *conn) ping() bool {
 	c.mu.Lock()
 	c.pings++
+	c.pingAt = c.readAt
 	over := c.pings > maxConnSlots
 	c.mu.Unlock()
 	if over {
