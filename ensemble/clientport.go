@@ -204,7 +204,9 @@ func (p *clientPort) drop(c *conn) {
 	if id := c.sessionID(); id != 0 {
 		p.sessions.detach(id, c)
 	}
+	c.wmu.Lock() // whoever is still answering may set watches; from now on pump finds the connection closed
 	p.tree.RemoveWatcher(c)
+	c.wmu.Unlock()
 	p.latency.received.Add(c.received.Load())
 	p.latency.sent.Add(c.sent.Load())
 	p.mu.Lock()

@@ -162,6 +162,9 @@ func (c *conn) Event(e kv.Event) {
 	}
 }
 
+// MayRead implements kv.Watcher.
+func (c *conn) MayRead(kv.AccessList) bool { return true }
+
 // begin implements the applier's half of "a read behind my write sees exactly that write": it returns
 // whether a read waits for the state this write makes, and from now on none can.
 func (c *conn) begin(s *slot) (wantView bool) {

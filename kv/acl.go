@@ -23,6 +23,9 @@ type ACL struct {
 	ID     string
 }
 
+// AccessList is a node's access control list in the encoded form in which the tree stores it; "" is the open list.
+type AccessList string
+
 // OpenACL is world:anyone with all permissions, the list nearly every node has.
 func OpenACL() []ACL { return []ACL{{PermAll, "world", "anyone"}} }
 

@@ -9,7 +9,8 @@ import (
 // printer is a watcher and a sink that prints.
 type printer struct{}
 
-func (*printer) Event(e kv.Event) { fmt.Println("event:", e.Type, e.Path) }
+func (*printer) MayRead(kv.AccessList) bool { return true }
+func (*printer) Event(e kv.Event)           { fmt.Println("event:", e.Type, e.Path) }
 
 func (*printer) Begin(kv.Zxid, *kv.TxnHeader) (want, wantView bool) { return true, false }
 

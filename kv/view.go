@@ -168,6 +168,23 @@ func (v *View) ACL(path string) ([]ACL, Stat, error) {
 	return list, n.stat(v.family(path, &n)), nil
 }
 
+// Access returns the node's access control list in its stored form, and whether the node exists.
+func (v *View) Access(path string) (AccessList, bool) {
+	var n node
+	if !v.node(path, &n) {
+		return "", false
+	}
+	return v.access(n.acl), true
+}
+
+// access returns the list with that number.
+func (s *state) access(id uint32) AccessList {
+	if id == aclOpen {
+		return ""
+	}
+	return AccessList(s.aclByNumber(id))
+}
+
 // aclByNumber returns the encoded list, empty if there is none of that number.
 func (s *state) aclByNumber(id uint32) string {
 	switch id {

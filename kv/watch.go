@@ -52,6 +52,9 @@ type Watcher interface {
 	// of Apply come in zxid order; one that WatchAt raises may be older than what is queued already and belongs
 	// behind the last queued event that is not newer.
 	Event(Event)
+	// MayRead reports whether events of a node with that list may go to the watcher (zookeeper-protocol 6.2). It is
+	// asked only for lists that are not open, under the same rules as Event.
+	MayRead(AccessList) bool
 }
 
 // WatchKind is the table a watch is in (zookeeper-protocol 6.1).
