@@ -19,7 +19,7 @@ func (g goneLog) Read(kv.Zxid, kv.Zxid, int, []kv.Entry) ([]kv.Entry, error) { r
 func TestRangeThatAnInstallTookAwayIsSkippedUntilTheRestore(t *testing.T) {
 	// The history: five creates, prepared on a tree of their own.
 	source := kv.NewTree(kv.NewView())
-	p := kv.NewPreparer(source.View)
+	p := kv.NewPreparer(source.View, kv.PreparerOptions{})
 	var entries []kv.Entry
 	chain := kv.ChainSeed()
 	var atThree *kv.View

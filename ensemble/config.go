@@ -13,6 +13,7 @@ import (
 
 	"kvd/ensemble/replica"
 	"kvd/ensemble/transport"
+	"kvd/kv"
 	"kvd/snapshot"
 	"kvd/zab/quorum"
 )
@@ -291,7 +292,10 @@ func (c *Config) replicaConfig(members quorum.Config) replica.Config {
 		StallTicks:    ticks(time.Duration(c.SyncLimit) * c.TickTime),
 		FinalizeTicks: ticks(c.FinalizeWait),
 		TailBytes:     tailBytes,
-		Protocol:      protocolVersions, Format: formatVersions,
+		Preparer: kv.PreparerOptions{
+			ExtendedTypes: c.ExtendedTypes, EnforceQuota: c.EnforceQuota, SkipACL: c.SkipACL, DigestDisabled: c.DisableDigest,
+		},
+		Protocol: protocolVersions, Format: formatVersions,
 		MinSessionTimeoutMs: int32(c.MinSessionTimeout.Milliseconds()), MaxSessionTimeoutMs: int32(c.MaxSessionTimeout.Milliseconds()),
 		// The member's own intake is the tighter bound: the replica never refuses what it let in.
 		MaxQueuedOps: 2 * c.MaxOutstandingRequests, MaxQueuedBytes: int(2 * c.MaxOutstandingBytes),

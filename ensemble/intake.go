@@ -88,7 +88,7 @@ func (in *intake) push(batch []*slot) bool {
 		case slotResume:
 			in.revalidates = append(in.revalidates, revalidate{c.id, s.token, s.session, s.password, s.timeoutMs})
 		default:
-			in.ops = append(in.ops, replica.ClientOp{Request: s.token, Conn: c.id, Session: s.session, Op: int32(s.op), Body: s.body})
+			in.ops = append(in.ops, replica.ClientOp{Request: s.token, Conn: c.id, Session: s.session, Op: int32(s.op), Body: s.body, Auth: s.auth, Local: s.local})
 		}
 	}
 	in.wake.signal()

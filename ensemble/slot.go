@@ -32,8 +32,12 @@ type slot struct {
 	token   uint64
 	session kv.SessionID
 	body    []byte // request record, of the frame
-	cost    int64  // bytes charged to the intake
-	at      time.Time
+	// auth are the credentials of the connection when the request was decoded; local says that its session is known to
+	// this member alone (localsession.go).
+	auth  kv.Credentials
+	local bool
+	cost  int64 // bytes charged to the intake
+	at    time.Time
 
 	// slotCreate and slotResume.
 	password  [wire.PasswordBytes]byte

@@ -87,7 +87,7 @@ func TestApplyRefusesBrokenHistories(t *testing.T) {
 // TestEpochsMayBeSkipped: the first entry of any later epoch follows.
 func TestEpochsMayBeSkipped(t *testing.T) {
 	tree := NewTree(nil)
-	p := NewPreparer(tree.View)
+	p := NewPreparer(tree.View, PreparerOptions{})
 	chain := ChainSeed()
 	for _, z := range []Zxid{MakeZxid(3, 1), MakeZxid(3, 2), MakeZxid(7, 1)} {
 		b := p.Prepare(nil, z, TxnHeader{}, &Request{Op: OpCreate, Path: fmt.Sprintf("/n%d", z), ACL: OpenACL()})
@@ -192,9 +192,9 @@ func TestPreparerInsists(t *testing.T) {
 	h.do(t, &Request{Op: OpCreateSession, Session: 9, Timeout: 5})
 	p := h.prep
 	r := &Request{Op: OpDelete, Path: "/x"}
-	mustPanic("applied zxid", func() { NewPreparer(h.tree.View).Prepare(nil, h.last.Zxid, TxnHeader{}, r) })
+	mustPanic("applied zxid", func() { NewPreparer(h.tree.View, PreparerOptions{}).Prepare(nil, h.last.Zxid, TxnHeader{}, r) })
 	mustPanic("same zxid", func() { p.Prepare(nil, h.last.Zxid, TxnHeader{}, r) })
-	mustPanic("undo of nothing", func() { NewPreparer(h.tree.View).Undo() })
+	mustPanic("undo of nothing", func() { NewPreparer(h.tree.View, PreparerOptions{}).Undo() })
 	p.Prepare(nil, h.last.Zxid+1, TxnHeader{}, r)
 	p.Undo()
 	mustPanic("undo twice", p.Undo)

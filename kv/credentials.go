@@ -41,6 +41,17 @@ func (c Credentials) Identities() []Identity {
 	return out
 }
 
+// Valid reports whether the credentials can be decoded to their end.
+func (c Credentials) Valid() bool {
+	for rest := c; rest != ""; {
+		var ok bool
+		if _, rest, ok = rest.next(); !ok {
+			return false
+		}
+	}
+	return true
+}
+
 // next splits off the first identity.
 func (c Credentials) next() (id Identity, rest Credentials, ok bool) {
 	scheme, rest, ok := c.text()

@@ -16,7 +16,7 @@
 // that point of the history, however many, at one zxid. Prepare knows the same list from view and overlay.
 //
 //	tree := kv.NewTree(nil)
-//	prep := kv.NewPreparer(tree.View)
+//	prep := kv.NewPreparer(tree.View, kv.PreparerOptions{})
 //	payload := prep.Prepare(nil, z, kv.TxnHeader{Time: now}, &request) // leader
 //	err := tree.Apply([]kv.Entry{{z, kv.ChainDigest(tree.View().Chain(), z, payload), payload}}, sink) // everywhere
 //

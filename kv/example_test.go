@@ -21,7 +21,7 @@ func (*printer) Done(z kv.Zxid, h *kv.TxnHeader, r *kv.Result, _ *kv.View) {
 // One member alone: every prepared transaction is committed at once.
 func ExampleTree_Apply() {
 	tree := kv.NewTree(nil)
-	prep := kv.NewPreparer(tree.View)
+	prep := kv.NewPreparer(tree.View, kv.PreparerOptions{})
 	var p printer
 	var batch []kv.Entry
 	z, chain := kv.MakeZxid(1, 0), tree.View().Chain()
@@ -56,7 +56,7 @@ func ExampleTree_Apply() {
 func ExampleView_Diff() {
 	tree := kv.NewTree(nil)
 	old := tree.View()
-	prep := kv.NewPreparer(tree.View)
+	prep := kv.NewPreparer(tree.View, kv.PreparerOptions{})
 	z := kv.MakeZxid(1, 1)
 	payload := prep.Prepare(nil, z, kv.TxnHeader{}, &kv.Request{Op: kv.OpCreate, Path: "/a", Data: []byte("x"), ACL: kv.OpenACL()})
 	if err := tree.Apply([]kv.Entry{{Zxid: z, Chain: kv.ChainDigest(old.Chain(), z, payload), Payload: payload}}, nil); err != nil {

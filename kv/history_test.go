@@ -179,7 +179,7 @@ func runHistory(t *testing.T, seed uint64, steps int, codes *[200]int) bool {
 	t.Helper()
 	g := &generator{rand.New(rand.NewPCG(seed, 1)), []SessionID{0x100000000000001, 0x200000000000002, 3, -0x1000000000000000}}
 	tree := NewTree(nil)
-	prep := NewPreparer(tree.View)
+	prep := NewPreparer(tree.View, PreparerOptions{})
 	m := newModel()
 	z, chain := MakeZxid(1, 0), tree.View().Chain()
 	now := int64(1_700_000_000_000)

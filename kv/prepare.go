@@ -11,6 +11,7 @@ import (
 // one goroutine, the member's loop. The tree may be applied to at the same time.
 type Preparer struct {
 	view func() *View
+	opt  PreparerOptions
 	overlay
 	cur  *View // during Prepare
 	last Zxid  // of the newest prepared transaction
@@ -19,10 +20,19 @@ type Preparer struct {
 	undoable bool // the last Prepare has not been undone
 }
 
+// PreparerOptions are the settings that a decision depends on. They are the leader's: members may differ in them for
+// as long as they are being changed, since what was decided is carried out blindly.
+type PreparerOptions struct {
+	ExtendedTypes  bool // nodes with a time to live (extendedTypesEnabled)
+	EnforceQuota   bool // hard quotas refuse (enforceQuota)
+	SkipACL        bool // nobody is refused for a list (skipACL)
+	DigestDisabled bool // lists cannot name the digest scheme (DigestAuthenticationProvider.enabled=false)
+}
+
 // NewPreparer returns a Preparer. view returns the newest applied view; its zxid never goes back between calls,
 // except across a Reset.
-func NewPreparer(view func() *View) *Preparer {
-	p := &Preparer{view: view}
+func NewPreparer(view func() *View, o PreparerOptions) *Preparer {
+	p := &Preparer{view: view, opt: o}
 	p.init()
 	return p
 }

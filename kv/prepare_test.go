@@ -171,7 +171,7 @@ func (s *script) show() string {
 func TestPrepareScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/prepare", func(t *testing.T, path string) {
 		s := &script{t: t, tree: NewTree(nil), z: MakeZxid(1, 0), chain: ChainSeed()}
-		s.prep = NewPreparer(s.tree.View)
+		s.prep = NewPreparer(s.tree.View, PreparerOptions{})
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			s.t = t
 			switch d.Cmd {

@@ -22,7 +22,7 @@ func TestTreeThroughSnapshots(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(7, 7))
 			tree := kv.NewTree(kv.NewView())
-			prep := kv.NewPreparer(tree.View)
+			prep := kv.NewPreparer(tree.View, kv.PreparerOptions{})
 			var point snapshot.Point
 			var old *kv.View
 			chain := kv.ChainSeed()

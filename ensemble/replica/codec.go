@@ -3,6 +3,7 @@ package replica
 import (
 	"encoding/binary"
 	"errors"
+	"unsafe"
 
 	"kvd/kv"
 )
@@ -11,10 +12,10 @@ import (
 // msgpack, written by hand because they carry every forwarded write: fixed-width integers (readers accept
 // exactly what writers produce), binaries, arrays. Part of the peer protocol, version 1.
 //
-//	forward     [1, n, (request, session, op, body, auth) × n]      learner → leader
-//	revalidate  [2, request, session, password, timeoutMs]          learner → leader
-//	validity    [3, request, session, validity, timeoutMs, fresh]   leader → learner
-//	touches     [n, (session, timeoutMs) × n]                       in PING replies
+//	forward     [1, n, (request, session, op, flags, body, auth) × n]   learner → leader
+//	revalidate  [2, request, session, password, timeoutMs]              learner → leader
+//	validity    [3, request, session, validity, timeoutMs, fresh]       leader → learner
+//	touches     [n, (session, timeoutMs) × n]                           in PING replies
 const (
 	payloadForward    = 1
 	payloadRevalidate = 2
@@ -28,7 +29,13 @@ var errPayload = errors.New("malformed replica payload")
 var errFlood = errors.New("more requests forwarded than the window allows")
 
 // opOverhead bounds what an operation adds to its body and auth in a forward payload.
-const opOverhead = 9 + 9 + 5 + 5 + 5
+const opOverhead = 9 + 9 + 5 + 5 + 5 + 5
+
+// Flags of a forwarded operation.
+const (
+	flagLocal  = 1 << iota // ClientOp.Local
+	knownFlags = flagLocal
+)
 
 func appendUint64(b []byte, v uint64) []byte {
 	return binary.BigEndian.AppendUint64(append(b, 0xcf), v)
@@ -43,6 +50,10 @@ func appendBinary(b, v []byte) []byte {
 	if v == nil {
 		return append(b, 0xc0)
 	}
+	return append(binary.BigEndian.AppendUint32(append(b, 0xc6), uint32(len(v))), v...)
+}
+
+func appendText(b []byte, v string) []byte {
 	return append(binary.BigEndian.AppendUint32(append(b, 0xc6), uint32(len(v))), v...)
 }
 
@@ -107,29 +118,57 @@ func (r *reader) binary() []byte {
 	return v
 }
 
+// text returns a string that aliases the payload. Unlike a binary it is never null.
+func (r *reader) text() string {
+	head := r.take(0xc6, 4)
+	if head == nil {
+		return ""
+	}
+	n := int(binary.BigEndian.Uint32(head))
+	if n > len(r.b) {
+		r.bad = true
+		return ""
+	}
+	v := unsafe.String(unsafe.SliceData(r.b), n)
+	r.b = r.b[n:]
+	return v
+}
+
 // done reports whether the payload was well formed and used up.
 func (r *reader) done() bool { return !r.bad && len(r.b) == 0 }
 
 func appendForwardHeader(b []byte, n int) []byte {
-	return appendUint32(appendUint32(appendArray(b, 2+5*n), payloadForward), uint32(n))
+	return appendUint32(appendUint32(appendArray(b, 2+6*n), payloadForward), uint32(n))
 }
 
 func appendForwardOp(b []byte, op *ClientOp) []byte {
 	b = appendUint64(b, op.Request)
 	b = appendUint64(b, uint64(op.Session))
 	b = appendUint32(b, uint32(op.Op))
+	flags := uint32(0)
+	if op.Local {
+		flags |= flagLocal
+	}
+	b = appendUint32(b, flags)
 	b = appendBinary(b, op.Body)
-	return appendBinary(b, op.Auth)
+	return appendText(b, string(op.Auth))
 }
 
+// clientOp decodes one operation. Body and Auth alias the payload, which is immutable.
 func (r *reader) clientOp() ClientOp {
-	return ClientOp{
+	op := ClientOp{
 		Request: r.uint64(),
 		Session: kv.SessionID(r.uint64()),
 		Op:      int32(r.uint32()),
-		Body:    r.binary(),
-		Auth:    r.binary(),
 	}
+	flags := r.uint32()
+	op.Local = flags&flagLocal != 0
+	op.Body = r.binary()
+	op.Auth = kv.Credentials(r.text())
+	if flags&^knownFlags != 0 || !op.Auth.Valid() {
+		r.bad = true // what cannot be read must not pass for fewer identities
+	}
+	return op
 }
 
 // revalidation asks about one session; it is safe to ask again.

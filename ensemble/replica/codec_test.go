@@ -12,7 +12,7 @@ import (
 func TestPayloadsSurviveTheWire(t *testing.T) {
 	ops := []ClientOp{
 		{Request: 1, Session: 2, Op: -11},
-		{Request: 1<<64 - 1, Session: -1, Op: 5, Body: []byte{}, Auth: []byte("a")},
+		{Request: 1<<64 - 1, Session: -1, Op: 5, Body: []byte{}, Auth: kv.Credentials("").With(kv.Identity{Scheme: "ip", ID: "::1"}), Local: true},
 		{Request: 7, Session: 1 << 62, Op: 14, Body: bytes.Repeat([]byte("x"), 70_000)},
 	}
 	b := appendForwardHeader(nil, len(ops))
@@ -25,7 +25,7 @@ func TestPayloadsSurviveTheWire(t *testing.T) {
 		t.Errorf("%d operations take %d bytes, accounted as %d", len(ops), len(b), size)
 	}
 	r := reader{b: b}
-	if n := r.array(); n != 2+5*len(ops) {
+	if n := r.array(); n != 2+6*len(ops) {
 		t.Fatalf("array of %d", n)
 	}
 	if k := r.uint32(); k != payloadForward {
@@ -66,6 +66,8 @@ func TestPayloadsSurviveTheWire(t *testing.T) {
 func FuzzPayloads(f *testing.F) {
 	op := ClientOp{Request: 1, Session: 2, Op: 5, Body: []byte("body")}
 	f.Add(appendForwardOp(appendForwardHeader(nil, 1), &op))
+	auth := ClientOp{Request: 2, Session: 9, Op: 1, Auth: kv.Credentials("").With(kv.Identity{Scheme: "digest", ID: "u:h"}), Local: true}
+	f.Add(appendForwardOp(appendForwardHeader(nil, 1), &auth))
 	f.Add(appendTouches(nil, []touch{{1, 2}}))
 	f.Add(appendRevalidation(nil, &revalidation{request: 3}))
 	f.Add(appendValidity(nil, &Revalidated{Validity: Valid}))

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 
 	"kvd/fle"
+	"kvd/kv"
 	"kvd/zab"
 	"kvd/zab/quorum"
 )
@@ -44,6 +45,9 @@ type Config struct {
 	// MaxForwardedOps and MaxForwardedBytes bound own operations outstanding at the leader (16,384, 16 MiB), and
 	// thereby what a leader holds for one link. When full, operations wait in the queue.
 	MaxForwardedOps, MaxForwardedBytes int
+	// Preparer has the settings by which this member decides requests while it leads.
+	Preparer kv.PreparerOptions
+
 	// QueueTicks: a waiting operation older than this is reported NotSent (200).
 	QueueTicks int
 	// ShutdownTicks: outstanding operations get this long to finish (40).

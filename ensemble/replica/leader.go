@@ -77,7 +77,7 @@ type askedValidity struct {
 // leaderStage follows a leader through discovery, synchronization and broadcast, and through a re-epoch.
 func (r *Replica) leaderStage(c zab.RoleChange) {
 	if r.lead == nil {
-		r.lead = &leader{prep: kv.NewPreparer(r.view), ending: make(map[kv.SessionID]bool)}
+		r.lead = &leader{prep: kv.NewPreparer(r.view, r.cfg.Preparer), ending: make(map[kv.SessionID]bool)}
 		r.clients.touches = r.clients.touches[:0] // every session gets a full time-out at establishment
 		clear(r.clients.touched)
 	}
@@ -308,7 +308,7 @@ func (r *Replica) prepare(z kv.Zxid, h kv.TxnHeader, code kv.Code, bodyBytes int
 // permission are the preparer's business.
 func (r *Replica) decode(op *ClientOp, origin quorum.MemberID) kv.Code {
 	l := r.lead
-	l.request = kv.Request{Op: kv.Op(op.Op), Session: op.Session}
+	l.request = kv.Request{Op: kv.Op(op.Op), Session: op.Session, Auth: op.Auth}
 	switch op.Op {
 	case OpCreateSession:
 		timeout, password, ok := decodeCreateSession(op.Body)
@@ -322,19 +322,24 @@ func (r *Replica) decode(op *ClientOp, origin quorum.MemberID) kv.Code {
 	case int32(kv.OpSetLevels):
 		return r.decodeLevels(op, origin)
 	}
-	s := l.sessions.get(op.Session)
-	switch {
-	case s == nil:
-		return kv.CodeSessionExpired
-	case s.owner == 0:
-		s.owner = origin
-	case s.owner != origin:
-		return kv.CodeSessionMoved // the client resumed it elsewhere; this is a straggler
+	if op.Session == 0 {
+		return kv.CodeSessionExpired // 0 is the leader itself
+	}
+	if !op.Local {
+		s := l.sessions.get(op.Session)
+		switch {
+		case s == nil:
+			return kv.CodeSessionExpired
+		case s.owner == 0:
+			s.owner = origin
+		case s.owner != origin:
+			return kv.CodeSessionMoved // the client resumed it elsewhere; this is a straggler
+		}
 	}
 	if err := wire.DecodeRequest(wire.Op(op.Op), op.Body, &l.request); err != nil {
 		return kv.CodeMarshallingError
 	}
-	l.request.Session = op.Session
+	l.request.Session, l.request.Auth, l.request.Local = op.Session, op.Auth, op.Local
 	return kv.CodeOK
 }
 

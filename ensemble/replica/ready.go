@@ -41,8 +41,10 @@ type ClientOp struct {
 	Op      int32
 	// Body is the request record as received. The replica keeps it; the caller must not touch it again.
 	Body []byte
-	// Auth names the client's identities, opaque here, shared and immutable.
-	Auth []byte
+	// Auth holds the identities of the client's connection when it sent the operation.
+	Auth kv.Credentials
+	// Local: the session is known to the origin alone and not part of the replicated state (zookeeper-protocol 7.2).
+	Local bool
 }
 
 // Outcome says what is known about an operation that will get no result through this path.

@@ -359,7 +359,7 @@ func BenchmarkLeaderWrite(b *testing.B) {
 // BenchmarkKVWrite prepares and applies the same write without a replica.
 func BenchmarkKVWrite(b *testing.B) {
 	tree := kv.NewTree(nil)
-	prep := kv.NewPreparer(tree.View)
+	prep := kv.NewPreparer(tree.View, kv.PreparerOptions{})
 	z, chain := kv.Zxid(0), kv.ChainSeed()
 	var batch []kv.Entry
 	add := func(q *kv.Request) {

@@ -91,7 +91,7 @@ func (s *Sim) Given(d Disk, ids ...quorum.MemberID) {
 
 // givenEntry is a refused transaction of the leader's own: it takes its place in the history and changes nothing.
 func givenEntry(z kv.Zxid, prev uint64) kv.Entry {
-	payload := kv.NewPreparer(kv.NewView).PrepareError(nil, z, kv.TxnHeader{Kind: kv.OpSetData, Time: int64(z)}, kv.CodeNoNode)
+	payload := kv.NewPreparer(kv.NewView, kv.PreparerOptions{}).PrepareError(nil, z, kv.TxnHeader{Kind: kv.OpSetData, Time: int64(z)}, kv.CodeNoNode)
 	return kv.Entry{Zxid: z, Chain: kv.ChainDigest(prev, z, payload), Payload: payload}
 }
 
