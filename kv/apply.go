@@ -35,6 +35,9 @@ type change struct {
 	kind changeKind
 	path string
 	zxid Zxid
+	// access is the list of the node at this moment (of a deleted one: that it had), parentAccess that of its parent if
+	// the change concerns the parent's children.
+	access, parentAccess AccessList
 }
 
 // applier carries out transactions on an edit and notes the changes.
@@ -128,7 +131,7 @@ func (a *applier) applyOp(z Zxid, h *TxnHeader, r *reader, res *Result) error {
 		ok = a.applyCreate(z, h.Time, o, res != nil, &stat)
 	case OpDelete:
 		ok = !isBuiltin(o.Path) && a.removeNode(o.Path, z)
-		a.note(nodeDeleted, o.Path, z)
+		a.note(nodeDeleted, o.Path, z, a.removedAccess, a.parentAccess)
 	case OpSetData:
 		ok = a.applySetData(z, h.Time, o, res != nil, &stat)
 	case OpSetACL:
@@ -159,8 +162,8 @@ func (a *applier) applyOp(z Zxid, h *TxnHeader, r *reader, res *Result) error {
 	return nil
 }
 
-func (a *applier) note(kind changeKind, path string, z Zxid) {
-	a.changes = append(a.changes, change{kind, path, z})
+func (a *applier) note(kind changeKind, path string, z Zxid, access, parent AccessList) {
+	a.changes = append(a.changes, change{kind: kind, path: path, zxid: z, access: access, parentAccess: parent})
 }
 
 func (a *applier) applyCreate(z Zxid, now int64, o *TxnOp, wantStat bool, stat *Stat) bool {
@@ -183,7 +186,7 @@ func (a *applier) applyCreate(z Zxid, now int64, o *TxnOp, wantStat bool, stat *
 		var buf keyBuffer
 		a.putEphemeral(id, stringOf(appendKey(buf[:0], o.Path)))
 	}
-	a.note(nodeCreated, o.Path, z)
+	a.note(nodeCreated, o.Path, z, a.access(n.acl), a.parentAccess)
 	if wantStat {
 		*stat = n.stat(family{pzxid: z})
 	}
@@ -198,7 +201,7 @@ func (a *applier) applySetData(z Zxid, now int64, o *TxnOp, wantStat bool, stat 
 	n.mzxid, n.mtime, n.version = z, now, o.Version
 	n.null, n.data = o.Data == nil, stringOf(o.Data)
 	a.putNode(o.Path, &n)
-	a.note(dataChanged, o.Path, z)
+	a.note(dataChanged, o.Path, z, a.access(n.acl), "")
 	if wantStat {
 		*stat = n.stat(a.family(o.Path, &n))
 	}
@@ -229,7 +232,7 @@ func (a *applier) applySetConfig(z Zxid, o *TxnOp) bool {
 	}
 	n.version, n.null, n.data = o.Version, o.Data == nil, stringOf(o.Data)
 	a.putNode(ConfigPath, &n)
-	a.note(dataChanged, ConfigPath, z)
+	a.note(dataChanged, ConfigPath, z, a.access(n.acl), "")
 	return true
 }
 
@@ -242,13 +245,15 @@ func (a *applier) applyCloseSession(z Zxid, id SessionID) bool {
 	}
 	first := len(a.changes)
 	a.eachEphemeral(id, func(key string) bool { // collected first: removing changes the index
-		a.note(nodeDeleted, pathOfKey(key), z)
+		a.note(nodeDeleted, pathOfKey(key), z, "", "")
 		return true
 	})
 	for i := first; i < len(a.changes); i++ {
-		if !a.removeNode(a.changes[i].path, z) {
+		c := &a.changes[i]
+		if !a.removeNode(c.path, z) {
 			return false
 		}
+		c.access, c.parentAccess = a.removedAccess, a.parentAccess
 	}
 	return true
 }

@@ -8,6 +8,8 @@ type edit struct {
 	state
 	own     *owner
 	scratch []byte
+	// Lists of the node that removeNode removed last and of the parent that touchParent touched last, for the watches.
+	removedAccess, parentAccess AccessList
 }
 
 // begin starts over from a view.
@@ -69,6 +71,7 @@ func (e *edit) touchParent(parent string, z Zxid, change func(*family)) bool {
 	if !e.node(parent, &p) {
 		return false
 	}
+	e.parentAccess = e.access(p.acl)
 	f := e.family(parent, &p)
 	f.pzxid = z
 	change(&f)
@@ -152,6 +155,7 @@ func (e *edit) removeNode(path string, z Zxid) bool {
 	}
 	e.drop(TableNode, key)
 	e.dataBytes -= int64(len(path) + len(n.data))
+	e.removedAccess = e.access(n.acl)
 	e.countACL(n.acl, -1)
 	if id := n.owner.Ephemeral(); id != 0 {
 		e.dropEphemeral(id, key)

@@ -138,6 +138,7 @@ func (t *Tree) endBatch() {
 	}
 	t.current, t.outcome = wanted{}, Result{}
 	t.work.state = state{}
+	t.work.removedAccess, t.work.parentAccess = "", ""
 	t.work.op = TxnOp{}
 }
 
