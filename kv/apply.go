@@ -38,6 +38,7 @@ type change struct {
 	// access is the list of the node at this moment (of a deleted one: that it had), parentAccess that of its parent if
 	// the change concerns the parent's children.
 	access, parentAccess AccessList
+	hash, parentHash     uint32 // of the paths, for the watch tables; filled in by publish
 }
 
 // applier carries out transactions on an edit and notes the changes.

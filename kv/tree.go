@@ -1,7 +1,7 @@
 package kv
 
 import (
-	"math/bits"
+	"hash/maphash"
 	"sync/atomic"
 )
 
@@ -10,9 +10,10 @@ import (
 // the moment in which its events are queued.
 type Tree struct {
 	view    atomic.Pointer[View]
-	stripes [stripeCount]stripe
+	watches watches
+	events  outbox // owned by the applier, like all below
 
-	work    applier  // owned by the applier, like all below
+	work    applier
 	wanted  []wanted // outcomes to hand out after the batch is visible
 	results []OpResult
 	ops     []OpResult // of the transaction being carried out
@@ -46,9 +47,9 @@ func NewTree(v *View) *Tree {
 		v = NewView()
 	}
 	t := new(Tree)
-	for i := range t.stripes {
-		t.stripes[i].init()
-	}
+	t.watches.seed = maphash.MakeSeed()
+	t.watches.parties.init()
+	t.watches.front.Store(v)
 	t.view.Store(v)
 	return t
 }
@@ -148,53 +149,4 @@ func recycle[E any](s []E) []E {
 	}
 	clear(s)
 	return s[:0]
-}
-
-// publish queues the events of the changes and makes v the current view, as one step for everybody who sets a
-// watch on a touched path.
-//
-// The stripes of all touched paths are locked, in order, from before the first event until after the new view is
-// stored. A read that sets a watch loads the view and registers under the stripe of its path, so it either
-// registers before and gets the event, or sees the new view. A plain read takes no lock: it sees the new view only
-// after all of its events are queued. (Tempting: skip stripes without watches. A watch could then be registered
-// between the look and the store; closing that hole costs as much as the uncontended lock.)
-func (t *Tree) publish(v *View, changes []change) {
-	var touched stripeSet
-	for i := range changes {
-		touched.add(stripeOf(changes[i].path))
-		if changes[i].kind != dataChanged {
-			touched.add(stripeOf(parentOf(changes[i].path)))
-		}
-	}
-	for word, set := range touched {
-		for ; set != 0; set &= set - 1 {
-			t.stripes[word<<6+bits.TrailingZeros64(set)].mu.Lock()
-		}
-	}
-	for i := range changes {
-		t.fireLocked(&changes[i])
-	}
-	t.view.Store(v)
-	for word, set := range touched {
-		for ; set != 0; set &= set - 1 {
-			t.stripes[word<<6+bits.TrailingZeros64(set)].mu.Unlock()
-		}
-	}
-}
-
-// Reset replaces the view by one that did not come from applying to the present one, such as an installed
-// snapshot. Watches stay; those whose node differs between the two views fire, as WatchAt describes it. Only the
-// applier calls it.
-func (t *Tree) Reset(v *View) {
-	for i := range t.stripes {
-		t.stripes[i].mu.Lock()
-	}
-	old := t.view.Load()
-	for i := range t.stripes {
-		t.stripes[i].fireDifferencesLocked(old, v)
-	}
-	t.view.Store(v)
-	for i := range t.stripes {
-		t.stripes[i].mu.Unlock()
-	}
 }

@@ -9,6 +9,12 @@ import (
 	"testing"
 )
 
+// watchKey names a one-shot watch.
+type watchKey struct {
+	path string
+	kind WatchKind
+}
+
 // watchingClient is one client connection and the client behind it. Answers and events reach the client in the
 // order in which the connection's writer would send them: before an answer from a view at z, all queued events up
 // to z.
@@ -248,5 +254,8 @@ func raceWatches(t *testing.T, older bool) {
 	}
 	if n := tree.WatchCount(); n != 0 {
 		t.Errorf("%d watches left behind", n)
+	}
+	if err := checkWatches(tree); err != nil {
+		t.Error(err)
 	}
 }

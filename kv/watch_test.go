@@ -125,10 +125,11 @@ func TestWatchesFire(t *testing.T) {
 		t.Errorf("the other watcher got %q", got)
 	}
 	tree.RemoveWatcher(&other)
-	for i := range tree.stripes {
-		if s := &tree.stripes[i]; len(s.watchers)+len(s.places) != 0 {
-			t.Errorf("stripe %d keeps %d paths, %d watchers", i, len(s.watchers), len(s.places))
-		}
+	if err := checkWatches(tree); err != nil {
+		t.Error(err)
+	}
+	if n, list := tree.WatchCount(), *tree.watches.parties.numbers.Load(); n != 0 || len(list) != 1 {
+		t.Errorf("%d watches and %d numbers left behind", n, len(list)-1)
 	}
 }
 
