@@ -289,6 +289,9 @@ func (a *applier) Done(z kv.Zxid, h *kv.TxnHeader, r *kv.Result, v *kv.View) {
 	case s.kind == slotCreate:
 		a.created(s, z, r)
 		return
+	case s.kind == slotUpgrade:
+		a.port.upgraded(s, r.Code)
+		return
 	}
 	c.mu.Lock()
 	s.zxid, s.code, s.view = z, r.Code, v

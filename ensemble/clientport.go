@@ -16,12 +16,12 @@ import (
 
 // Patience of the client port, in ticks of the member's loop.
 const (
-	// handshakeTicks bounds the time until a connection has a session.
-	handshakeTicks = int64(10 * time.Second / tick)
 	// gateTicks bounds how long a connection waits for a leader; a third of its session's time-out if less.
 	gateTicks = int64(2 * time.Second / tick)
 	// janitorEvery is how often connections are looked at.
 	janitorEvery = 100 * time.Millisecond
+	// expireEvery is how often, in turns of the janitor, local sessions are looked at.
+	expireEvery = 5
 	// drainLimit bounds the last replies at a shutdown.
 	drainLimit = 500 * time.Millisecond
 	// maxAcceptDelay bounds the pause after a failed accept (no file descriptors).
@@ -41,11 +41,17 @@ type clientPort struct {
 	clock    *tickClock
 	ids      *sessionIDs
 	sessions *sessionTable
+	local    *localSessions
+	// Limits; nil if they are not configured.
+	tokens   *tokenBucket
+	throttle *requestThrottle
+	large    *largeBudget
 	status   func() Status // for four-letter words
 	started  time.Time
 
 	group     sync.WaitGroup // every goroutine of the port
 	stopping  atomic.Bool    // no new connections
+	readOnly  atomic.Bool    // read-only mode (readonly.go)
 	draining  atomic.Bool    // results are written although no leader is established any more: shutdown
 	listeners []net.Listener
 	stop      chan struct{}
@@ -58,6 +64,7 @@ type clientPort struct {
 	mu      sync.Mutex
 	conns   map[*conn]struct{}
 	perIP   map[string]int
+	remotes int   // connections that have an address
 	refused int64 // connections refused by limits
 	// waiters wait for a zxid to settle.
 	waiters []settleWaiter
@@ -90,7 +97,11 @@ func newClientPort(cfg *Config, tree *kv.Tree, in *intake, clock *tickClock) *cl
 	return &clientPort{
 		cfg: cfg, log: cfg.Logger, maxFrame: cfg.MaxFrameBytes, tree: tree, intake: in, clock: clock,
 		gate: newGate(), ids: newSessionIDs(cfg.ID, time.Now()), sessions: newSessionTable(),
-		conns: make(map[*conn]struct{}), perIP: make(map[string]int), stop: make(chan struct{}), started: time.Now(),
+		local:    newLocalSessions(),
+		tokens:   newTokenBucket(cfg.ConnectionTokens, cfg.ConnectionTokenFillCount, cfg.ConnectionTokenFillTime, time.Now()),
+		throttle: newRequestThrottle(cfg.ThrottleLimit, cfg.ThrottledOpWait),
+		large:    newLargeBudget(cfg.LargeRequestBytes, cfg.LargeRequestMaxBytes),
+		conns:    make(map[*conn]struct{}), perIP: make(map[string]int), stop: make(chan struct{}), started: time.Now(),
 	}
 }
 
@@ -173,20 +184,28 @@ func (p *clientPort) accept(l net.Listener) {
 func (p *clientPort) serve(nc net.Conn) bool {
 	c := newConn(p, nc)
 	p.mu.Lock()
-	limited := p.cfg.MaxClientConns > 0 && c.ip != "" && p.perIP[c.ip] >= p.cfg.MaxClientConns
-	if limited || p.stopping.Load() {
+	limit, reason := 0, ""
+	switch { // in process nobody is counted
+	case c.ip == "":
+	case p.cfg.MaxConns > 0 && p.remotes >= p.cfg.MaxConns:
+		limit, reason = p.cfg.MaxConns, "client refused: too many connections"
+	case p.cfg.MaxClientConns > 0 && p.perIP[c.ip] >= p.cfg.MaxClientConns:
+		limit, reason = p.cfg.MaxClientConns, "client refused: too many connections from its address"
+	}
+	if limit > 0 || p.stopping.Load() {
 		p.refused++
 		p.counters.rejected.Add(1)
 		p.mu.Unlock()
 		_ = nc.Close()
-		if limited {
-			p.sayLimited("client refused: too many connections from its address", "client", c.remote, "limit", p.cfg.MaxClientConns)
+		if limit > 0 {
+			p.sayLimited(reason, "client", c.remote, "limit", limit)
 		}
 		return false
 	}
 	p.conns[c] = struct{}{}
 	if c.ip != "" {
 		p.perIP[c.ip]++
+		p.remotes++
 	}
 	p.group.Add(1) // under mu: close has not begun to wait
 	p.mu.Unlock()
@@ -201,6 +220,7 @@ func (p *clientPort) serve(nc net.Conn) bool {
 // drop forgets a connection whose reader has ended.
 func (p *clientPort) drop(c *conn) {
 	c.close("")
+	c.settleAll()
 	if id := c.sessionID(); id != 0 {
 		p.sessions.detach(id, c)
 	}
@@ -213,6 +233,7 @@ func (p *clientPort) drop(c *conn) {
 	defer p.mu.Unlock()
 	delete(p.conns, c)
 	if c.ip != "" {
+		p.remotes--
 		if p.perIP[c.ip]--; p.perIP[c.ip] == 0 {
 			delete(p.perIP, c.ip)
 		}
@@ -257,6 +278,10 @@ func (p *clientPort) connections() int {
 func (p *clientPort) setGate(open bool) bool {
 	if p.gate.isOpen() == open {
 		return false
+	}
+	if open {
+		p.local.restart(p.clock.now())
+		p.leaveReadOnly()
 	}
 	p.gate.set(open, p.clock.now())
 	if open {
@@ -333,6 +358,10 @@ func (p *clientPort) touch(c *conn) {
 	if id == 0 {
 		return
 	}
+	if c.isLocal.Load() {
+		p.local.touch(id, p.clock.now())
+		return
+	}
 	p.touchMu.Lock()
 	p.touched = append(p.touched, touchedSession{id, c.timeoutMs.Load()})
 	p.touchMu.Unlock()
@@ -356,10 +385,14 @@ func (p *clientPort) clampTimeout(ms int32) int32 {
 func (p *clientPort) janitor() {
 	t := time.NewTicker(janitorEvery)
 	defer t.Stop()
+	turn := 0
 	for {
 		select {
 		case <-t.C:
 			p.each(p.inspect)
+			if turn++; turn%expireEvery == 0 {
+				p.expireLocal()
+			}
 		case <-p.stop:
 			return
 		}
@@ -370,16 +403,16 @@ func (p *clientPort) inspect(c *conn) {
 	now := p.clock.now()
 	if c.sessionID() == 0 {
 		switch {
-		case now-c.heard.Load() > handshakeTicks:
+		case now-c.heard.Load() > int64(ticks(p.cfg.SessionlessTimeout)):
 			p.counters.sessionlessExpired.Add(1)
 			c.close("no handshake in time")
-		case !p.gate.isOpen() && now-max(p.gate.shutSince.Load(), c.heard.Load()) > gateTicks:
+		case p.portMode() == portShut && now-max(p.gate.shutSince.Load(), c.heard.Load()) > gateTicks:
 			c.close("") // its session waits for a leader
 		}
 		return
 	}
 	timeout := max(int64(c.timeoutMs.Load())*int64(time.Millisecond)/int64(tick), 1)
-	if !p.gate.isOpen() {
+	if !p.mayAnswer(c) {
 		if now-p.gate.shutSince.Load() > min(gateTicks, timeout/3) {
 			c.close("")
 		}
@@ -387,6 +420,10 @@ func (p *clientPort) inspect(c *conn) {
 	}
 	if since := c.writing.Load(); since != 0 && now-since > timeout {
 		c.close(fmt.Sprintf("replies not read for the session's time-out of %dms", c.timeoutMs.Load()))
+		return
+	}
+	if c.waiting.Load() {
+		p.touch(c) // its reader waits, so its client's pings are not heard
 		return
 	}
 	if now-c.heard.Load() > timeout && !c.blocked() {

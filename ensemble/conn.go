@@ -54,6 +54,8 @@ type conn struct {
 	frames *wire.FrameReader
 
 	session   atomic.Int64 // kv.SessionID; 0 until the handshake is done
+	isLocal   atomic.Bool  // the session is this member's alone
+	readOnly  atomic.Bool  // set in the handshake: answered in read-only mode and at no other time
 	timeoutMs atomic.Int32
 	// heard and writing are ticks of the member's loop: when the last bytes came, and since when a write
 	// blocks (0: none does). The janitor compares them with the clock.
@@ -62,11 +64,15 @@ type conn struct {
 	received, sent atomic.Int64 // packets
 	bytesIn        int64        // of request bodies since the last batch; the reader's
 
+	waiting atomic.Bool // the reader waits for the port's throttle
+
 	wake *waker // of the writer
 
 	// Owned by the reader. batch: decoded writes not yet pushed into the intake; readAt: when the present frames
 	// came in.
 	batch  []*slot
+	local  *localSession // of its session, if that is local
+	charge charge        // of the present frame, until a slot takes it
 	readAt time.Time
 
 	// ---- owned by whoever holds wmu (pump) ----
@@ -92,6 +98,7 @@ type conn struct {
 	pings      int
 	pingAt     time.Time // when the last of them came
 	stats      connStats
+	charged    portCharge
 	dirty      bool // listed at the port for a wake-up at the end of the applier's batch, which clears it
 	closed     bool
 	free       []*slot
@@ -214,7 +221,7 @@ func (c *conn) tryPump() bool {
 // wmu is held.
 func (c *conn) pump() bool {
 	for {
-		if !c.port.gate.isOpen() && !c.port.draining.Load() {
+		if !c.port.mayAnswer(c) {
 			return !c.isClosed() // reopening wakes the writer
 		}
 		// settled before mu: every event and every result up to it is then visible below.
@@ -375,6 +382,7 @@ func (c *conn) recycle() {
 		c.stats.note(s.op, s.xid, c.lastZxid, s.at, now)
 		c.held--
 		c.heldBytes -= s.cost
+		c.settleLocked(&s.charge)
 		s.reset()
 		c.free = append(c.free, s)
 	}

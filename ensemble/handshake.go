@@ -35,9 +35,20 @@ func (c *conn) open() bool {
 		c.close("first frame is no handshake")
 		return false
 	}
-	if !c.port.gate.isOpen() || c.port.stopping.Load() {
-		c.port.counters.notServing.Add(1)
+	p := c.port
+	mode := p.portMode()
+	switch {
+	case mode == portShut || p.stopping.Load():
+		p.counters.notServing.Add(1)
 		c.close("") // not serving: the client tries another member
+		return false
+	case !p.tokens.take(at):
+		p.counters.rejected.Add(1)
+		c.close("connections come too fast")
+		return false
+	case mode == portReadOnly && (!q.ReadOnly || !p.joinReadOnly(c)):
+		p.counters.notServing.Add(1)
+		c.close("")
 		return false
 	}
 	if q.LastZxidSeen > int64(c.port.settled()) {
@@ -45,11 +56,18 @@ func (c *conn) open() bool {
 		c.close(fmt.Sprintf("client has seen zxid %v, this member %v", kv.Zxid(q.LastZxidSeen), c.port.settled()))
 		return false
 	}
-	s := &slot{conn: c, timeoutMs: c.port.clampTimeout(q.TimeoutMs), cost: slotOverhead, at: at}
-	if q.Session == 0 {
-		return c.createSession(s, &q)
+	s := &slot{conn: c, timeoutMs: p.clampTimeout(q.TimeoutMs), cost: slotOverhead, at: at}
+	switch {
+	case q.Session != 0 && mode == portReadOnly:
+		return c.resumeReadOnly(s, &q)
+	case q.Session != 0:
+		return c.resumeSession(s, &q)
+	case p.cfg.LocalSessions:
+		return c.createLocal(s, &q)
+	case mode == portReadOnly:
+		return c.refuseReadOnly()
 	}
-	return c.resumeSession(s, &q)
+	return c.createSession(s, &q)
 }
 
 // createSession asks for a new session and answers when its transaction is applied here.
@@ -68,10 +86,17 @@ func (c *conn) createSession(s *slot, q *wire.ConnectRequest) bool {
 	return c.welcome(s, q)
 }
 
-// resumeSession asks the leader whether the session lives and the password is right. Nothing happens to the
-// session's present connection before the leader has said so.
+// resumeSession resumes a session of this member's own, or asks the leader whether the session lives and the password is
+// right. Nothing happens to the session's present connection before that is known.
 func (c *conn) resumeSession(s *slot, q *wire.ConnectRequest) bool {
 	s.kind, s.session = slotResume, q.Session
+	local, known := c.port.local.resume(q.Session, q.Password, s.timeoutMs, c.port.clock.now())
+	switch known {
+	case knownHere:
+		return c.welcomeLocal(local, s, q)
+	case wrongHere:
+		return c.refuseSession(q)
+	}
 	if len(q.Password) != wire.PasswordBytes {
 		return c.refuseSession(q)
 	}
@@ -82,7 +107,13 @@ func (c *conn) resumeSession(s *slot, q *wire.ConnectRequest) bool {
 	switch s.validity {
 	case resumeValid:
 		c.port.counters.revalidated.Add(1)
+		if local != nil {
+			c.port.local.remove(local.id)
+		}
 	case resumeRefused:
+		if local != nil && c.port.local.stillLocal(local, s.timeoutMs, c.port.clock.now()) {
+			return c.welcomeLocal(local, s, q) // its createSession was lost, for good
+		}
 		return c.refuseSession(q)
 	default:
 		c.close("")
@@ -112,7 +143,7 @@ func (c *conn) awaitSlot(s *slot) bool {
 // welcome sends the ConnectResponse and starts the writer.
 func (c *conn) welcome(s *slot, q *wire.ConnectRequest) bool {
 	c.timeoutMs.Store(s.timeoutMs)
-	if !c.sendConnectResponse(&wire.ConnectResponse{TimeoutMs: s.timeoutMs, Session: s.session, Password: s.password, HasReadOnly: q.HasReadOnly}) {
+	if !c.sendConnectResponse(&wire.ConnectResponse{TimeoutMs: s.timeoutMs, Session: s.session, Password: s.password, HasReadOnly: q.HasReadOnly, ReadOnly: c.readOnly.Load()}) {
 		c.close("")
 		return false
 	}

@@ -57,6 +57,7 @@ type loop struct {
 	// awaitingSnapshot are requests for a point while there is none.
 	awaitingSnapshot []zab.SendSnapshot
 	closing          bool // shutdown was asked for
+	readOnly         readOnlyClock
 	statusAt         int64
 }
 
@@ -163,6 +164,7 @@ func (l *loop) tick(now time.Time, gap bool) {
 	l.replica.SetDisk(uint32(l.wal.OldestWrite().Milliseconds()), l.disk.free.Load())
 	l.snaps.tick(l)
 	l.replica.Tick(replica.Clock{WallMs: now.UnixMilli(), Gap: gap})
+	l.tickReadOnly()
 	if l.statusAt++; l.statusAt%statusTicks == 0 {
 		l.publish(l.replica.Status())
 	}

@@ -151,6 +151,7 @@ func (m *Member) start() (err error) {
 	m.port = newClientPort(cfg, m.tree, m.intake, clock)
 	m.port.status = m.Status
 	m.port.settledZxid.Store(uint64(st.view.Zxid()))
+	m.port.ids.skip(st.view)
 	m.snaps = &snapshotter{
 		cfg: cfg, log: m.log, store: st.store, wal: m.wal, tree: m.tree, inbox: m.inbox, ctx: ctx,
 		trigger: snapshot.Trigger{MinLogBytes: cfg.SnapshotLogBytes, MinEntries: uint64(cfg.SnapCount)},
@@ -199,7 +200,7 @@ func (m *Member) start() (err error) {
 		cfg: cfg, log: m.log, replica: rep, inbox: m.inbox, intake: m.intake, wake: wake, port: m.port, applier: m.applier,
 		wal: m.wal, net: m.net, snaps: m.snaps, reader: m.reader, disk: m.disk, clock: clock, hello: hello,
 		stop: make(chan struct{}), done: make(chan struct{}), stopped: make(chan struct{}),
-		fail: m.fail, publish: m.publish, applied: st.view.Zxid(),
+		fail: m.fail, publish: m.publish, applied: st.view.Zxid(), readOnly: readOnlyClock{grace: int64(ticks(max(readOnlyGrace, cfg.TickTime)))},
 		received: make(map[uint64]snapshot.Point), chosen: make(map[zab.LinkID]snapshot.Point), streaming: make(map[zab.LinkID]snapshot.Point),
 	}
 	m.publish(rep.Status())

@@ -17,6 +17,10 @@ func (c *conn) readLoop() {
 	}
 	fresh := true
 	for {
+		c.settleFrame()
+		if c.port.large != nil && !c.admitLarge() {
+			return
+		}
 		frame, err := c.frames.Next()
 		if err != nil {
 			c.close(c.readError(err))
@@ -26,10 +30,19 @@ func (c *conn) readLoop() {
 			c.readAt, fresh = time.Now(), false
 		}
 		c.hear()
-		if !c.port.gate.isOpen() && !c.awaitGate() {
+		if !c.port.mayAnswer(c) && !c.awaitGate() {
 			return
 		}
 		c.frames.Keep() // bodies travel on; a chunk of the frame reader is freed with the last of them
+		if c.port.throttle != nil {
+			switch c.throttle(frame) {
+			case refused:
+				fresh = true
+				continue
+			case ended:
+				return
+			}
+		}
 		if !c.handle(frame) {
 			return
 		}
@@ -93,6 +106,8 @@ func (c *conn) handle(frame []byte) bool {
 			return false
 		}
 		return c.awaitEnd()
+	case c.readOnly.Load() && (class == wire.ClassWrite || class == wire.ClassSync) && h.Op != wire.OpCloseSession:
+		return c.enqueue(slot{kind: slotRefused, xid: h.Xid, op: h.Op, code: kv.CodeNotReadOnly})
 	case !h.Op.Served():
 		return c.enqueue(slot{kind: slotRefused, xid: h.Xid, op: h.Op, code: kv.CodeUnimplemented})
 	}
@@ -100,6 +115,16 @@ func (c *conn) handle(frame []byte) bool {
 	switch class {
 	case wire.ClassWrite:
 		s.kind = slotWrite
+		if l := c.ownLocal(); l != nil {
+			switch {
+			case h.Op == wire.OpCloseSession:
+				return c.closeLocal(h.Xid)
+			case c.port.cfg.LocalSessionsUpgrading && needsGlobal(h.Op, body):
+				c.goGlobal(l)
+			default:
+				s.local = true
+			}
+		}
 		if h.Op == wire.OpCloseSession {
 			s.last = true
 			return c.enqueue(s) && c.awaitEnd()
@@ -175,6 +200,7 @@ func (c *conn) enqueue(q slot) bool {
 	reply := s.reply
 	*s = q
 	s.conn, s.reply, s.at = c, reply, c.readAt
+	s.charge, c.charge = c.charge, charge{}
 	c.ring.push(s)
 	c.held++
 	c.heldBytes += s.cost

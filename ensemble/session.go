@@ -47,14 +47,35 @@ func (t *sessionTable) get(id kv.SessionID) *conn {
 
 // sessionIDs hands out ids as ZooKeeper does: the member in the high byte, then a clock, counting up.
 type sessionIDs struct {
-	mu   sync.Mutex
-	next int64
+	mu          sync.Mutex
+	first, next int64
 }
 
 // newSessionIDs starts the ids of a run. The clock part moves by 2^24 a millisecond divided by 2^8, so a run
 // starts above every id that an earlier run can have handed out (65,536 new sessions a millisecond).
 func newSessionIDs(member MemberID, now time.Time) *sessionIDs {
-	return &sessionIDs{next: int64(uint64(member)<<56 | uint64(now.UnixMilli()<<24)>>8)}
+	first := int64(uint64(member)<<56 | uint64(now.UnixMilli()<<24)>>8)
+	return &sessionIDs{first: first, next: first}
+}
+
+// skip starts above the ids that this member's earlier runs have handed out, as far as sessions of theirs are left: its
+// clock may have gone back.
+func (g *sessionIDs) skip(v *kv.View) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	v.Sessions(func(s kv.Session) bool {
+		if id := int64(s.ID); uint64(id)>>56 == uint64(g.first)>>56 && id >= g.next {
+			g.first, g.next = id+1, id+1
+		}
+		return true
+	})
+}
+
+// handedOut reports whether new has returned id in this run.
+func (g *sessionIDs) handedOut(id kv.SessionID) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return int64(id) >= g.first && int64(id) < g.next
 }
 
 func (g *sessionIDs) new() kv.SessionID {

@@ -17,6 +17,7 @@ const (
 	slotCreate                  // handshake of a new session: as slotWrite, but not in the connection's ring
 	slotResume                  // handshake of a session that exists: the leader's word
 	slotRefused                 // code alone
+	slotUpgrade                 // makes a local session global; not in the ring, nobody waits for it
 )
 
 // slot is one request of a connection from its frame to its reply.
@@ -34,12 +35,13 @@ type slot struct {
 	body    []byte // request record, of the frame
 	// auth are the credentials of the connection when the request was decoded; local says that its session is known to
 	// this member alone (localsession.go).
-	auth  kv.Credentials
-	local bool
-	cost  int64 // bytes charged to the intake
-	at    time.Time
+	auth   kv.Credentials
+	local  bool
+	cost   int64  // bytes charged to the intake
+	charge charge // by the port's limits
+	at     time.Time
 
-	// slotCreate and slotResume.
+	// slotCreate, slotResume and slotUpgrade.
 	password  [wire.PasswordBytes]byte
 	timeoutMs int32
 
