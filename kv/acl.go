@@ -1,8 +1,7 @@
 package kv
 
 import (
-	"net/netip"
-	"strconv"
+	"slices"
 	"strings"
 )
 
@@ -23,9 +22,6 @@ type ACL struct {
 	ID     string
 }
 
-// AccessList is a node's access control list in the encoded form in which the tree stores it; "" is the open list.
-type AccessList string
-
 // OpenACL is world:anyone with all permissions, the list nearly every node has.
 func OpenACL() []ACL { return []ACL{{PermAll, "world", "anyone"}} }
 
@@ -43,58 +39,134 @@ var (
 	encodedReadACL = string(appendACL(nil, []ACL{{PermRead, "world", "anyone"}}))
 )
 
-// normalizeACL drops repeated entries, keeping the order, and checks each one (ZooKeeper: fixupACL). An "auth"
-// entry stands for the identities of the connection; a request carries none yet, so it is invalid. The
-// given slice is not changed.
-func normalizeACL(list []ACL) ([]ACL, Code) {
+// aclRules are the schemes that are valid in a list besides world, auth and ip.
+type aclRules struct {
+	digest, x509, sasl bool
+}
+
+// normalizeACL drops repeated entries, keeping the order, checks each one, and replaces every "auth" entry by one for
+// each authenticated identity of the connection, in the order in which they were added (zookeeper-protocol 9.4). The
+// result is not rid of repetitions again, as in ZooKeeper. The given slice is not changed.
+func (rules aclRules) normalizeACL(list []ACL, c Credentials) ([]ACL, Code) {
 	if len(list) == 0 {
 		return nil, CodeInvalidACL
 	}
-	for i := range list {
-		if !validACL(list[i]) {
+	if len(list) == 1 && list[0].Scheme != schemeAuth {
+		if !rules.valid(list[0]) {
 			return nil, CodeInvalidACL
 		}
-	}
-	if len(list) == 1 {
 		return list, CodeOK
 	}
-	seen := make(map[ACL]struct{}, len(list))
+	var seen map[ACL]struct{}
+	if len(list) > fewEntries {
+		seen = make(map[ACL]struct{}, len(list))
+	}
 	out := make([]ACL, 0, len(list))
-	for _, a := range list {
-		if _, dup := seen[a]; dup {
+	for i, a := range list {
+		if seen == nil && slices.Contains(list[:i], a) {
 			continue
 		}
-		seen[a] = struct{}{}
-		out = append(out, a)
+		if seen != nil {
+			if _, dup := seen[a]; dup {
+				continue
+			}
+			seen[a] = struct{}{}
+		}
+		switch {
+		case a.Scheme == schemeAuth:
+			before := len(out)
+			for _, id := range c.Identities() {
+				if rules.authenticated(id.Scheme) {
+					out = append(out, ACL{a.Perms, id.Scheme, id.ID})
+				}
+			}
+			if len(out) == before {
+				return nil, CodeInvalidACL
+			}
+		case !rules.valid(a):
+			return nil, CodeInvalidACL
+		default:
+			out = append(out, a)
+		}
 	}
 	return out, CodeOK
 }
 
-func validACL(a ACL) bool {
-	switch a.Scheme {
-	case "world":
-		return a.ID == "anyone"
+// schemeAuth stands for the identities of the connection. It is never stored.
+const schemeAuth = "auth"
+
+// fewEntries is the length up to which repetitions are found by comparing.
+const fewEntries = 16
+
+// authenticated reports whether an identity of that scheme counts for "auth": an address does not.
+func (rules aclRules) authenticated(scheme string) bool {
+	switch scheme {
 	case "digest":
-		user, hash, ok := strings.Cut(a.ID, ":")
-		return ok && user != "" && hash != "" && !strings.Contains(hash, ":")
-	case "ip":
-		return validIPExpression(a.ID)
+		return rules.digest
+	case "x509":
+		return rules.x509
+	case "sasl":
+		return rules.sasl
 	}
 	return false
 }
 
-// validIPExpression reports whether s is an address, optionally with "/bits".
-func validIPExpression(s string) bool {
-	text, bits, masked := strings.Cut(s, "/")
-	addr, err := netip.ParseAddr(text)
-	if err != nil || addr.Zone() != "" {
-		return false
+// valid checks the form of an entry. A scheme that the ensemble does not have is as invalid as an unknown one.
+func (rules aclRules) valid(a ACL) bool {
+	switch a.Scheme {
+	case "world":
+		return a.ID == "anyone"
+	case "ip":
+		_, ok := parseNetwork(a.ID)
+		return ok
+	case "digest":
+		return rules.digest && validDigest(a.ID)
+	case "x509":
+		return rules.x509 && validName(a.ID)
+	case "sasl":
+		return rules.sasl && validPrincipal(a.ID)
 	}
-	if !masked {
+	return false
+}
+
+// validDigest reports whether Java's split at colons gives two parts: empty ones at the end do not count, so that
+// "a:b:" is valid, and the user may be empty.
+func validDigest(id string) bool {
+	id = strings.TrimRight(id, ":")
+	return strings.Count(id, ":") == 1
+}
+
+// validName reports whether id looks like a distinguished name (RFC 2253): type=value, separated by commas, plus signs
+// or semicolons that are neither escaped nor quoted.
+func validName(id string) bool {
+	if strings.TrimSpace(id) == "" {
 		return true
 	}
-	n, err := strconv.Atoi(bits)
-	return err == nil && n >= 0 && n <= addr.BitLen()
+	quoted, typed, start := false, false, 0
+	for i := 0; i <= len(id); i++ {
+		switch {
+		case i == len(id) || !quoted && (id[i] == ',' || id[i] == '+' || id[i] == ';'):
+			if !typed {
+				return false
+			}
+			typed, start = false, i+1
+		case id[i] == '\\':
+			i++
+		case id[i] == '"':
+			quoted = !quoted
+		case id[i] == '=' && !typed:
+			if typed = strings.TrimSpace(id[start:i]) != ""; !typed {
+				return false
+			}
+		}
+	}
+	return !quoted
+}
+
+// validPrincipal reports whether id is a plain name or name[/host]@realm.
+func validPrincipal(id string) bool {
+	name, realm, ok := strings.Cut(id, "@")
+	return !ok || !strings.ContainsAny(realm, "/@") && strings.Count(name, "/") <= 1
 }
 
 // appendACL appends the stored form of a list: count, then permissions, scheme and id of each.

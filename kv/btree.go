@@ -355,3 +355,52 @@ func (n *bnode) height() int {
 	}
 	return h
 }
+
+// count returns the number of records whose key is from or greater and less than to. It looks at the records of two
+// leaves and at the length of those in between.
+func (t btree) count(from, to string) int {
+	if t.root == nil || from >= to {
+		return 0
+	}
+	return t.root.count(from, to)
+}
+
+// count is btree.count below n; an empty bound is none.
+func (n *bnode) count(from, to string) int {
+	i, j := 0, len(n.recs) // of the records, or of the kids that hold the ends
+	if n.kids == nil {
+		if from != "" {
+			i, _ = searchRecs(n.recs, from)
+		}
+		if to != "" {
+			j, _ = searchRecs(n.recs, to)
+		}
+		return j - i
+	}
+	if from != "" {
+		i = childFor(n.recs, from)
+	}
+	if to != "" {
+		j = childFor(n.recs, to)
+	}
+	if i == j {
+		return n.kids[i].count(from, to)
+	}
+	sum := n.kids[i].count(from, "") + n.kids[j].count("", to)
+	for _, kid := range n.kids[i+1 : j] {
+		sum += kid.records()
+	}
+	return sum
+}
+
+// records returns the number of records below n.
+func (n *bnode) records() int {
+	if n.kids == nil {
+		return len(n.recs)
+	}
+	sum := 0
+	for _, kid := range n.kids {
+		sum += kid.records()
+	}
+	return sum
+}

@@ -129,8 +129,13 @@ func (v *View) Children(path string, dst []string) ([]string, Stat, error) {
 		return dst, Stat{}, ErrNoNode
 	}
 	f := v.family(path, &n)
+	return v.appendChildren(dst, path, f), n.stat(f), nil
+}
+
+// appendChildren appends the names of the children of the node with these child facts.
+func (v *View) appendChildren(dst []string, path string, f family) []string {
 	if f.children == 0 {
-		return dst, n.stat(f), nil
+		return dst
 	}
 	prefix := childPrefix(path)
 	if free := cap(dst) - len(dst); free < int(f.children) {
@@ -144,7 +149,7 @@ func (v *View) Children(path string, dst []string) ([]string, Stat, error) {
 		dst = append(dst, key[len(prefix):])
 		return true
 	})
-	return dst, n.stat(f), nil
+	return dst
 }
 
 // childPrefix is what the keys of all children of path begin with.
