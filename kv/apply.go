@@ -128,9 +128,9 @@ func (a *applier) applyOp(z Zxid, h *TxnHeader, r *reader, res *Result) error {
 	var stat Stat
 	ok := true
 	switch o.Op {
-	case OpCreate, OpCreate2:
+	case OpCreate, OpCreate2, OpCreateContainer, OpCreateTTL:
 		ok = a.applyCreate(z, h.Time, o, res != nil, &stat)
-	case OpDelete:
+	case OpDelete, OpDeleteContainer:
 		ok = !isBuiltin(o.Path) && a.removeNode(o.Path, z)
 		a.note(nodeDeleted, o.Path, z, a.removedAccess, a.parentAccess)
 	case OpSetData:
@@ -155,7 +155,7 @@ func (a *applier) applyOp(z Zxid, h *TxnHeader, r *reader, res *Result) error {
 	}
 	if res != nil {
 		out := OpResult{Op: o.Op, Stat: stat}
-		if o.Op == OpCreate || o.Op == OpCreate2 {
+		if isCreate(o.Op) {
 			out.Path = o.Path
 		}
 		res.Ops = append(res.Ops, out)
@@ -183,14 +183,15 @@ func (a *applier) applyCreate(z Zxid, now int64, o *TxnOp, wantStat bool, stat *
 		owner: o.Owner, acl: a.useACL(o.ACL), null: o.Data == nil, data: stringOf(o.Data),
 	}
 	a.putNode(o.Path, &n)
-	if id := n.owner.Ephemeral(); id != 0 {
+	if n.owner != 0 {
 		var buf keyBuffer
-		a.putEphemeral(id, stringOf(appendKey(buf[:0], o.Path)))
+		a.indexOwner(n.owner, stringOf(appendKey(buf[:0], o.Path)))
 	}
 	a.note(nodeCreated, o.Path, z, a.access(n.acl), a.parentAccess)
 	if wantStat {
 		*stat = n.stat(family{pzxid: z})
 	}
+	a.quotaCreated(o.Path, int64(len(o.Data)))
 	return true
 }
 
@@ -199,6 +200,7 @@ func (a *applier) applySetData(z Zxid, now int64, o *TxnOp, wantStat bool, stat 
 	if !a.node(o.Path, &n) {
 		return false
 	}
+	was := len(n.data)
 	n.mzxid, n.mtime, n.version = z, now, o.Version
 	n.null, n.data = o.Data == nil, stringOf(o.Data)
 	a.putNode(o.Path, &n)
@@ -206,6 +208,7 @@ func (a *applier) applySetData(z Zxid, now int64, o *TxnOp, wantStat bool, stat 
 	if wantStat {
 		*stat = n.stat(a.family(o.Path, &n))
 	}
+	a.charge(o.Path, 0, int64(len(o.Data)-was))
 	return true
 }
 

@@ -60,6 +60,9 @@ func TestApplyRefusesBrokenHistories(t *testing.T) {
 		"delete of the root":       entry(next, payload(TxnOp{Op: OpDelete, Path: "/"})),
 		"setACL of a missing node": entry(next, payload(TxnOp{Op: OpSetACL, Path: "/no"})),
 		"session twice":            entry(next, payload(TxnOp{Op: OpCreateSession})),
+		"container that exists":    entry(next, payload(TxnOp{Op: OpCreateContainer, Path: "/a"})),
+		"container not there":      entry(next, payload(TxnOp{Op: OpDeleteContainer, Path: "/no"})),
+		"container with children":  entry(next, payload(TxnOp{Op: OpDeleteContainer, Path: "/a"})),
 		"closed twice": entry(next, AppendTxn(nil, &Txn{
 			Header: TxnHeader{Kind: OpCloseSession, Session: 8}, Ops: []TxnOp{{Op: OpCloseSession}}})),
 	} {
@@ -304,6 +307,12 @@ func sampleView(tb testing.TB) *View {
 		{Op: OpSetACL, Path: "/app", ACL: []ACL{{PermRead, "world", "anyone"}}, Version: -1},
 		{Op: OpSetLevels, Levels: Levels{1, 1}},
 		{Op: OpSetConfig, Data: []byte("version=0"), Version: -1},
+		{Op: OpCreateContainer, Path: "/app/container", ACL: OpenACL()},
+		{Op: OpCreateTTL, Path: "/app/ttl", Flags: FlagTTL, TTL: 0x1234, ACL: OpenACL()},
+		{Op: OpCreateTTL, Path: "/app/longest", Flags: FlagTTL, TTL: MaxTTL, ACL: OpenACL()},
+		{Op: OpCreate, Path: "/zookeeper/quota/app", ACL: OpenACL()},
+		{Op: OpCreate, Path: "/zookeeper/quota/app/zookeeper_limits", Data: []byte("count=9,bytes=-1"), ACL: OpenACL()},
+		{Op: OpCreate, Path: "/zookeeper/quota/app/zookeeper_stats", ACL: OpenACL()},
 	} {
 		h.do(tb, &r)
 	}
@@ -359,15 +368,17 @@ func TestBuilderRefuses(t *testing.T) {
 	}
 	for _, r := range []record{
 		{9, []byte("x"), nil},
-		{TableNode, []byte("/a"), []byte{0, 0, 0}},             // a path, not a key
-		{TableNode, []byte("\x00a\x00b"), []byte{0, 0, 0}},     // two separators
-		{TableNode, nil, []byte{0, 0, 0}},                      // no key
-		{TableNode, []byte("\x00new"), []byte{0, 1, 0}},        // not counted by its parent
-		{TableNode, []byte("/no\x00new"), []byte{0, 1, 0}},     // no parent
-		{TableNode, []byte("\x00app"), []byte{}},               // no value
-		{TableNode, []byte("\x00app"), []byte{0x80, 1, 0}},     // unknown flag
-		{TableNode, []byte("\x00app"), []byte{0x20, 1, 0, 65}}, // null and yet data
-		{TableNode, []byte("\x00app"), []byte{0, 0x81, 0}},     // number longer than need be
+		{TableNode, []byte("/a"), []byte{0, 0, 0}},                                    // a path, not a key
+		{TableNode, []byte("\x00a\x00b"), []byte{0, 0, 0}},                            // two separators
+		{TableNode, nil, []byte{0, 0, 0}},                                             // no key
+		{TableNode, []byte("\x00new"), []byte{0, 1, 0}},                               // not counted by its parent
+		{TableNode, []byte("/no\x00new"), []byte{0, 1, 0}},                            // no parent
+		{TableNode, []byte("\x00app"), []byte{}},                                      // no value
+		{TableNode, []byte("\x00app"), []byte{0x80, 1, 0}},                            // unknown flag
+		{TableNode, []byte("\x00app"), []byte{0x20, 1, 0, 65}},                        // null and yet data
+		{TableNode, []byte("\x00app"), []byte{0, 0x81, 0}},                            // number longer than need be
+		{TableNode, []byte("\x00app"), []byte{0x04, 1, 0, 0xff, 0, 0, 0, 0, 0, 0, 0}}, // no time to live
+		{TableNode, []byte("\x00app"), []byte{0x04, 1, 0, 0xff, 0, 1, 0, 0, 0, 0, 5}}, // a feature nobody knows
 		{TableChildren, []byte("\x00app"), []byte{1, 2}},
 		{TableChildren, []byte("\x00app"), []byte{1, 2, 1}}, // negative count
 		{TableSession, []byte("short"), make([]byte, 17)},

@@ -18,7 +18,7 @@ type history struct {
 
 func newHistory(tree *Tree) *history {
 	v := tree.View()
-	return &history{tree, NewPreparer(tree.View, PreparerOptions{}), Entry{Zxid: v.Zxid(), Chain: v.Chain()}}
+	return &history{tree, NewPreparer(tree.View, PreparerOptions{ExtendedTypes: true, EnforceQuota: true}), Entry{Zxid: v.Zxid(), Chain: v.Chain()}}
 }
 
 func (h *history) prepare(r *Request) Entry {

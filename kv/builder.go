@@ -73,7 +73,7 @@ func checkRecord(table uint8, key, value []byte) error {
 			break
 		}
 		var n node
-		ok = len(value) > 0 && decodeNode(stringOf(value), &n)
+		ok = len(value) > 0 && decodeNode(stringOf(value), &n) && n.owner.valid()
 	case TableSession:
 		if len(key) != 8 {
 			return errRecordKey
@@ -232,6 +232,11 @@ func (e *edit) derive() error {
 				return fault("%q belongs to session %v, which does not exist", pathOfKey(key), id)
 			}
 			e.putEphemeral(id, key)
+		} else {
+			e.indexOwner(n.owner, key)
+		}
+		if prefix, part := splitQuotaKey(key); part == quotaLimits {
+			e.quotas.put(e.own, string(appendString(nil, prefix)))
 		}
 		if key == RootPath {
 			return true

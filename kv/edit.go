@@ -96,6 +96,27 @@ func (e *edit) dropEphemeral(id SessionID, key string) bool {
 	return ok
 }
 
+// indexOwner enters the node with that key in the index that its owner calls for.
+func (e *edit) indexOwner(o Owner, key string) {
+	if id := o.Ephemeral(); id != 0 {
+		e.putEphemeral(id, key)
+	} else if table := e.reapTable(o); table != nil {
+		table.put(e.own, string(appendString(nil, key)))
+	}
+}
+
+// unindexOwner is the inverse of indexOwner.
+func (e *edit) unindexOwner(o Owner, key string) {
+	if o == 0 {
+		return
+	}
+	if id := o.Ephemeral(); id != 0 {
+		e.dropEphemeral(id, key)
+	} else if table := e.reapTable(o); table != nil {
+		table.delete(e.own, key)
+	}
+}
+
 // useACL returns the number of an encoded list (nil is the open one), giving it one if it is new, and counts one
 // more node that has it.
 func (e *edit) useACL(list []byte) uint32 {
@@ -157,10 +178,12 @@ func (e *edit) removeNode(path string, z Zxid) bool {
 	e.dataBytes -= int64(len(path) + len(n.data))
 	e.removedAccess = e.access(n.acl)
 	e.countACL(n.acl, -1)
-	if id := n.owner.Ephemeral(); id != 0 {
-		e.dropEphemeral(id, key)
+	e.unindexOwner(n.owner, key)
+	if !e.touchParent(parentOf(path), z, func(f *family) { f.children-- }) {
+		return false
 	}
-	return e.touchParent(parentOf(path), z, func(f *family) { f.children-- })
+	e.quotaRemoved(path, int64(len(n.data)))
+	return true
 }
 
 // setLevels replaces the active versions.

@@ -38,9 +38,34 @@ func (c *collector) Done(z Zxid, h *TxnHeader, r *Result, v *View) {
 type generator struct {
 	*rand.Rand
 	sessions []SessionID
+	quotas   bool // make some
+	prelude  []Request
 }
 
 var generatedNames = []string{"a", "b", "c", "é", "long-name-of-a-node"}
+
+// quotaPaths are the paths that may get a quota.
+var quotaPaths = []string{"/a", "/a/b", "/b", "/zookeeper", "/c"}
+
+func (g *generator) quotaPath() string {
+	p := "/zookeeper/quota" + quotaPaths[g.IntN(len(quotaPaths))]
+	return p + []string{"", "/zookeeper_limits", "/zookeeper_limits", "/zookeeper_stats"}[g.IntN(4)]
+}
+
+var quotaTexts = []string{"count=3,bytes=50", "count=9,bytes=-1=;byteHardLimit=500;countHardLimit=4", "count=1,bytes=1=;countHardLimit=6",
+	"", "hello", "count=5,;bytes==", ";count=4", "bytes=7;other=3,zoo=-1", "count=2,count=5,countHardLimit=20", "byteHardLimit=0", "count=x"}
+
+// credentials are those of one of a few connections.
+func (g *generator) credentials() Credentials {
+	c := Credentials("").With(Identity{"ip", []string{"10.1.2.3", "192.168.0.1", "::1"}[g.IntN(3)]})
+	for g.IntN(3) == 0 {
+		c = c.With(Identity{"digest", fmt.Sprintf("u%d:h", g.IntN(4))})
+	}
+	if g.IntN(12) == 0 {
+		c = c.With(Identity{Scheme: SchemeSuper})
+	}
+	return c
+}
 
 func (g *generator) path() string {
 	if g.IntN(40) == 0 {
@@ -82,7 +107,13 @@ func (g *generator) acl() []ACL {
 	case 2:
 		return []ACL{{1, "world", "anyone"}}
 	case 3, 4:
-		user := fmt.Sprintf("u%d:x", g.IntN(4))
+		user := fmt.Sprintf("u%d:h", g.IntN(4))
+		if g.IntN(3) == 0 {
+			return []ACL{{int32(g.IntN(32)), "auth", ""}, {31, "ip", "10.0.0.0/8"}}
+		}
+		if g.IntN(3) == 0 {
+			return []ACL{{int32(g.IntN(32)), "digest", user}, {int32(g.IntN(32)), "ip", "::/16"}}
+		}
 		return []ACL{{int32(g.IntN(32)), "digest", user}, {31, "world", "anyone"}, {31, "world", "anyone"}}
 	}
 	return []ACL{{31, "world", "anyone"}}
@@ -98,9 +129,13 @@ func (g *generator) version() int32 {
 func (g *generator) op(ops ...Op) Request {
 	r := Request{Op: ops[g.IntN(len(ops))], Path: g.path(), Version: g.version()}
 	switch r.Op {
-	case OpCreate, OpCreate2:
+	case OpCreate, OpCreate2, OpCreateContainer, OpCreateTTL:
 		r.Data, r.ACL = g.data(), g.acl()
 		r.Flags = int32(g.IntN(4))
+		if r.Op == OpCreateTTL {
+			r.Flags = 5 + int32(g.IntN(2))
+			r.TTL = []int64{1, 500, 2000, 20_000, 1 << 40, 0, -1, 1<<40 - 1}[g.IntN(8)]
+		}
 		if g.IntN(50) == 0 {
 			r.Flags = int32(g.IntN(10)) - 2
 		}
@@ -109,10 +144,19 @@ func (g *generator) op(ops ...Op) Request {
 	case OpSetACL:
 		r.ACL = g.acl()
 	}
+	if g.quotas && g.IntN(8) == 0 && r.Op != OpCreateTTL && r.Op != OpSetACL {
+		r.Path, r.ACL, r.Flags = g.quotaPath(), OpenACL(), 0
+		r.Data = []byte(quotaTexts[g.IntN(len(quotaTexts))])
+	}
 	return r
 }
 
 func (g *generator) request() Request {
+	if len(g.prelude) > 0 {
+		r := g.prelude[0]
+		g.prelude = g.prelude[1:]
+		return r
+	}
 	id := g.sessions[g.IntN(len(g.sessions))]
 	var r Request
 	switch n := g.IntN(100); {
@@ -125,21 +169,29 @@ func (g *generator) request() Request {
 	case n < 14:
 		return Request{Op: OpSetConfig, Data: g.data(), Version: -1}
 	case n < 15:
-		r = g.op(OpCreateTTL, OpCheck, OpDeleteContainer)
+		r = g.op(OpCheck, OpDeleteContainer)
+	case n < 19:
+		r = g.op(OpDeleteContainer)
+		r.TTL = int64(g.IntN(3)) * 500
+		return r
 	case n < 35:
 		r.Op = OpMulti
 		for range g.IntN(5) {
-			r.Ops = append(r.Ops, g.op(OpCreate, OpCreate, OpCreate2, OpDelete, OpSetData, OpCheck, OpCheck))
+			r.Ops = append(r.Ops, g.op(OpCreate, OpCreate, OpCreate2, OpCreateContainer, OpCreateTTL, OpDelete, OpSetData, OpCheck, OpCheck))
 		}
 		if g.IntN(40) == 0 {
 			r.Ops = append(r.Ops, g.op(OpSetACL, OpMulti))
 		}
 	default:
-		r = g.op(OpCreate, OpCreate, OpCreate2, OpDelete, OpDelete, OpDelete, OpSetData, OpSetData, OpSetACL)
+		r = g.op(OpCreate, OpCreate, OpCreate2, OpCreateContainer, OpCreateTTL, OpDelete, OpDelete, OpDelete, OpDelete, OpSetData,
+			OpSetData, OpSetACL)
 	}
-	r.Session = id
-	if g.IntN(20) == 0 {
+	r.Session, r.Auth = id, g.credentials()
+	switch g.IntN(20) {
+	case 0:
 		r.Session = 0
+	case 1:
+		r.Local = true
 	}
 	return r
 }
@@ -167,7 +219,7 @@ func TestRandomHistoriesMatchTheModel(t *testing.T) {
 	}
 	if *seedFlag == 0 {
 		for _, c := range []Code{CodeOK, CodeNoNode, CodeNoAuth, CodeBadVersion, CodeNoChildrenForEphemerals, CodeNodeExists,
-			CodeNotEmpty, CodeSessionExpired, CodeInvalidACL, CodeBadArguments, CodeUnimplemented, CodeMarshallingError} {
+			CodeNotEmpty, CodeSessionExpired, CodeQuotaExceeded, CodeEphemeralOnLocalSession, CodeInvalidACL, CodeBadArguments, CodeUnimplemented, CodeMarshallingError} {
 			if codes[-c] == 0 {
 				t.Errorf("no history had an outcome %v: the generator does not reach it", c)
 			}
@@ -177,10 +229,16 @@ func TestRandomHistoriesMatchTheModel(t *testing.T) {
 
 func runHistory(t *testing.T, seed uint64, steps int, codes *[200]int) bool {
 	t.Helper()
-	g := &generator{rand.New(rand.NewPCG(seed, 1)), []SessionID{0x100000000000001, 0x200000000000002, 3, -0x1000000000000000}}
+	g := &generator{rand.New(rand.NewPCG(seed, 1)), []SessionID{0x100000000000001, 0x200000000000002, 3, -0x1000000000000000}, seed%3 != 0, nil}
+	opt := PreparerOptions{ExtendedTypes: g.IntN(4) > 0, EnforceQuota: g.IntN(2) > 0, SkipACL: g.IntN(8) == 0}
+	if g.quotas {
+		for _, p := range []string{"/a", "/b", "/zookeeper", "/a/b"} {
+			g.prelude = append(g.prelude, Request{Op: OpCreate, Path: "/zookeeper/quota" + p, ACL: OpenACL()})
+		}
+	}
 	tree := NewTree(nil)
-	prep := NewPreparer(tree.View, PreparerOptions{})
-	m := newModel()
+	prep := NewPreparer(tree.View, opt)
+	m := newModel(opt)
 	z, chain := MakeZxid(1, 0), tree.View().Chain()
 	now := int64(1_700_000_000_000)
 	var queue []Entry
@@ -244,7 +302,7 @@ func runHistory(t *testing.T, seed uint64, steps int, codes *[200]int) bool {
 			prep.Reset()
 			m = models[tree.View().Zxid()]
 			if m == nil {
-				m = newModel()
+				m = newModel(opt)
 			}
 			m = m.clone()
 			z, chain = MakeZxid(z.Epoch()+1, 0), tree.View().Chain()
@@ -299,6 +357,9 @@ func matchesModel(t *testing.T, v *View, m *model) bool {
 			return false
 		}
 	}
+	if !readsMatchModel(t, v, m) {
+		return false
+	}
 	if v.DataBytes() != bytesTotal {
 		t.Errorf("%v: %d bytes, want %d", v.Zxid(), v.DataBytes(), bytesTotal)
 		return false
@@ -325,6 +386,77 @@ func matchesModel(t *testing.T, v *View, m *model) bool {
 	if count != 0 || t.Failed() {
 		t.Errorf("%v: %d ephemerals too many", v.Zxid(), count)
 		return false
+	}
+	return true
+}
+
+// readsMatchModel compares the reads of a client, and what the leader removes.
+func readsMatchModel(t *testing.T, v *View, m *model) bool {
+	t.Helper()
+	containers, ttls, quotas := 0, 0, 0
+	for path, n := range m.nodes {
+		if n.container {
+			containers++
+		}
+		if n.ttl > 0 {
+			ttls++
+		}
+		if strings.HasPrefix(path, "/zookeeper/quota/") && strings.HasSuffix(path, "/zookeeper_limits") {
+			quotas++
+		}
+		for _, c := range []Credentials{"", Credentials("").With(Identity{"ip", "10.1.2.3"}).With(Identity{"digest", "u1:h"}), AllCredentials} {
+			r := v.As(c)
+			may := modelAllows(n.acl, c, 1)
+			below := int32(0)
+			for p := range m.nodes {
+				if p != path && (path == "/" || strings.HasPrefix(p, path+"/")) {
+					below++
+				}
+			}
+			data, stat, err := r.Get(path)
+			stat2, err2 := r.Exists(path)
+			names, _, err3 := r.Children(path, nil)
+			count, err4 := r.Descendants(path)
+			if may && (errors.Join(err, err2, err3, err4) != nil || !bytes.Equal(data, n.data) || stat != m.stat(path) || stat2 != stat ||
+				!slices.Equal(names, m.children(path)) || count != below) ||
+				!may && (err != ErrNoAuth || err2 != ErrNoAuth || err3 != ErrNoAuth || err4 != ErrNoAuth) {
+				t.Errorf("%v: %q for %q: %v %v %v %v, %d below, want %d", v.Zxid(), path, c, err, err2, err3, err4, count, below)
+				return false
+			}
+			acl, _, err := r.ACL(path)
+			want := slices.Clone(n.acl)
+			for i := range want {
+				if want[i].Scheme == "digest" && !modelAllows(n.acl, c, 16) {
+					want[i].ID, _, _ = strings.Cut(want[i].ID, ":")
+					want[i].ID += ":x"
+				}
+			}
+			if may = modelAllows(n.acl, c, 17); may && (err != nil || !slices.Equal(acl, want)) || !may && err != ErrNoAuth {
+				t.Errorf("%v: ACL of %q for %q: %v %v", v.Zxid(), path, c, acl, err)
+				return false
+			}
+		}
+	}
+	if v.ContainerCount() != containers || v.TTLCount() != ttls || v.QuotaCount() != quotas {
+		t.Errorf("%v: %d containers, %d TTL nodes, %d quotas; want %d, %d, %d", v.Zxid(), v.ContainerCount(), v.TTLCount(),
+			v.QuotaCount(), containers, ttls, quotas)
+		return false
+	}
+	for _, neverUsed := range []int64{0, 700} {
+		now := int64(1_700_000_000_000) + 20_000
+		var got, want []string
+		v.Reapable(now, neverUsed, func(path string) bool { got = append(got, path); return true })
+		for path := range m.nodes {
+			if m.reapable(path, now, neverUsed) {
+				want = append(want, path)
+			}
+		}
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			t.Errorf("%v: reapable %q, want %q", v.Zxid(), got, want)
+			return false
+		}
 	}
 	return true
 }
@@ -371,7 +503,8 @@ func recordsRoundTrip(t *testing.T, old, v *View) bool {
 func sameContent(t *testing.T, a, b *View) bool {
 	t.Helper()
 	dump := func(v *View) (out []string) {
-		for _, tree := range []btree{v.nodes, v.families, v.sessions, v.acls, v.meta, v.ephemerals, v.aclNumbers, v.aclUses} {
+		for _, tree := range []btree{v.nodes, v.families, v.sessions, v.acls, v.meta, v.ephemerals, v.aclNumbers, v.aclUses, v.containers, v.ttls,
+			v.quotas} {
 			n := 0
 			tree.ascend("", func(rec string) bool { out = append(out, rec); n++; return true })
 			if n != tree.size {

@@ -2,8 +2,12 @@ package kv
 
 import (
 	"fmt"
+	"maps"
+	"net"
+	"regexp"
 	"slices"
 	"sort"
+	"strconv"
 	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
@@ -15,6 +19,7 @@ type model struct {
 	nodes    map[string]*modelNode
 	sessions map[SessionID]Session
 	levels   Levels
+	opt      PreparerOptions
 }
 
 type modelNode struct {
@@ -22,10 +27,13 @@ type modelNode struct {
 	acl     []ACL
 	stat    Stat // Cversion, DataLength, NumChildren are computed
 	creates int32
+
+	container bool
+	ttl       int64
 }
 
-func newModel() *model {
-	m := &model{nodes: map[string]*modelNode{}, sessions: map[SessionID]Session{}}
+func newModel(opt PreparerOptions) *model {
+	m := &model{nodes: map[string]*modelNode{}, sessions: map[SessionID]Session{}, opt: opt}
 	for _, p := range []string{"/", "/zookeeper", "/zookeeper/quota", "/zookeeper/config"} {
 		m.nodes[p] = &modelNode{data: []byte{}, acl: []ACL{{31, "world", "anyone"}}}
 	}
@@ -35,7 +43,7 @@ func newModel() *model {
 }
 
 func (m *model) clone() *model {
-	c := &model{map[string]*modelNode{}, map[SessionID]Session{}, m.levels}
+	c := &model{map[string]*modelNode{}, map[SessionID]Session{}, m.levels, m.opt}
 	for p, n := range m.nodes {
 		k := *n
 		c.nodes[p] = &k
@@ -94,25 +102,198 @@ func modelPathOK(p string) bool {
 	return true
 }
 
-func modelACL(list []ACL) ([]ACL, bool) {
-	var out []ACL
+func modelACL(list []ACL, c Credentials) ([]ACL, bool) {
+	var unique, out []ACL
 	for _, a := range list {
-		if a.Scheme == "world" && a.ID != "anyone" || a.Scheme != "world" && a.Scheme != "digest" {
-			return nil, false
+		if !slices.Contains(unique, a) {
+			unique = append(unique, a)
 		}
-		if a.Scheme == "digest" && strings.Count(a.ID, ":") != 1 {
-			return nil, false
-		}
-		if !slices.Contains(out, a) {
+	}
+	for _, a := range unique {
+		switch {
+		case a.Scheme == "world" && a.ID == "anyone", a.Scheme == "digest" && strings.Count(a.ID, ":") == 1:
 			out = append(out, a)
+		case a.Scheme == "auth":
+			n := len(out)
+			for _, id := range c.Identities() {
+				if id.Scheme == "digest" {
+					out = append(out, ACL{a.Perms, id.Scheme, id.ID})
+				}
+			}
+			if len(out) == n {
+				return nil, false
+			}
+		case a.Scheme == "ip":
+			if _, _, err := net.ParseCIDR(a.ID); err != nil {
+				return nil, false
+			}
+			out = append(out, a)
+		default:
+			return nil, false
 		}
 	}
 	return out, len(out) > 0
 }
 
+// modelAllows says whether credentials pass a list.
+func modelAllows(list []ACL, c Credentials, perms int32) bool {
+	for _, id := range c.Identities() {
+		if id.Scheme == "super" {
+			return true
+		}
+	}
+	for _, a := range list {
+		if a.Perms&perms == 0 {
+			continue
+		}
+		if a.Scheme == "world" {
+			return true
+		}
+		for _, id := range c.Identities() {
+			if id.Scheme != a.Scheme {
+				continue
+			}
+			if a.Scheme == "ip" {
+				if _, network, err := net.ParseCIDR(a.ID); err == nil && network.Contains(net.ParseIP(id.ID)) {
+					return true
+				}
+			} else if id.ID == a.ID {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (m *model) may(r *Request, list []ACL, perms int32) bool {
+	return r.Session == 0 || m.opt.SkipACL || modelAllows(list, r.Auth, perms)
+}
+
+// modelText reads the text of a quota node: a map, with nil for what cannot be read.
+func modelText(data []byte) map[string]int64 {
+	text := strings.TrimRight(string(data), ",;")
+	out := map[string]int64{}
+	if text == "" {
+		return out
+	}
+	for _, pair := range regexp.MustCompile("[,;]+").Split(text, -1) {
+		f := strings.Split(strings.TrimRight(pair, "="), "=")
+		if len(f) < 2 {
+			return nil
+		}
+		if f[1] == "" {
+			f[1] = "-1"
+		}
+		n, err := strconv.ParseInt(f[1], 10, 64)
+		if err != nil {
+			return nil
+		}
+		out[f[0]] = n
+	}
+	return out
+}
+
+func modelFigure(text map[string]int64, key string) int64 {
+	if n, ok := text[key]; ok {
+		return n
+	}
+	return -1
+}
+
+// quota returns the deepest path with a quota that holds for path, empty if there is none.
+func (m *model) quota(path string) string {
+	for p := path; p != "/"; p = modelParent(p) {
+		if m.nodes["/zookeeper/quota"+p+"/zookeeper_limits"] != nil {
+			return p
+		}
+	}
+	return ""
+}
+
+func (m *model) charge(path string, count, bytes int) {
+	q := m.quota(path)
+	stats := m.nodes["/zookeeper/quota"+q+"/zookeeper_stats"]
+	if q == "" || stats == nil {
+		return
+	}
+	text := modelText(stats.data)
+	if text == nil {
+		return
+	}
+	text["count"] = modelFigure(text, "count") + int64(count)
+	text["bytes"] = modelFigure(text, "bytes") + int64(bytes)
+	out := fmt.Sprintf("count=%d,bytes=%d", text["count"], text["bytes"])
+	keys := slices.Sorted(maps.Keys(text))
+	keys = slices.DeleteFunc(keys, func(k string) bool { return k == "count" || k == "bytes" })
+	for i, k := range keys {
+		if i == 0 {
+			out += "="
+		}
+		out += fmt.Sprintf(";%s=%d", k, text[k])
+	}
+	stats.data = []byte(out)
+}
+
+func (m *model) overQuota(path string, count, bytes int) bool {
+	q := m.quota(path)
+	if !m.opt.EnforceQuota || q == "" {
+		return false
+	}
+	stats := m.nodes["/zookeeper/quota"+q+"/zookeeper_stats"]
+	if stats == nil {
+		return false
+	}
+	limits, used := modelText(m.nodes["/zookeeper/quota"+q+"/zookeeper_limits"].data), modelText(stats.data)
+	if limits == nil || used == nil {
+		return false
+	}
+	over := func(more int, key, limit string) bool {
+		l := modelFigure(limits, limit)
+		return more != 0 && l >= 0 && modelFigure(used, key)+int64(more) > l
+	}
+	return over(count, "count", "countHardLimit") || over(bytes, "bytes", "byteHardLimit")
+}
+
+// created does what quotas need after a create.
+func (m *model) created(path string, bytes int) {
+	if p, ok := strings.CutSuffix(path, "/zookeeper_stats"); ok && strings.HasPrefix(path, "/zookeeper/quota/") {
+		p = strings.TrimPrefix(p, "/zookeeper/quota")
+		count, sum := 0, 0
+		for q, n := range m.nodes {
+			if q == p || strings.HasPrefix(q, p+"/") {
+				count++
+				sum += len(n.data)
+			}
+		}
+		m.nodes[path].data = fmt.Appendf(nil, "count=%d,bytes=%d", count, sum)
+	}
+	m.charge(path, 1, bytes)
+}
+
+func (m *model) remove(path string, z Zxid) {
+	n := m.nodes[path]
+	delete(m.nodes, path)
+	m.nodes[modelParent(path)].stat.Pzxid = z
+	m.charge(path, -1, -len(n.data))
+}
+
+// reapable says whether the leader may remove a node.
+func (m *model) reapable(path string, now, neverUsed int64) bool {
+	n := m.nodes[path]
+	if n == nil || len(m.children(path)) > 0 {
+		return false
+	}
+	age := now - n.stat.Mtime
+	return n.container && (n.creates > 0 || neverUsed > 0 && age > neverUsed) || n.ttl > 0 && age > n.ttl
+}
+
+func modelCreate(o Op) bool {
+	return o == OpCreate || o == OpCreate2 || o == OpCreateContainer || o == OpCreateTTL
+}
+
 // do carries out a request under z and returns what the client must be told.
 func (m *model) do(z Zxid, now int64, r *Request) Result {
-	if r.Op == OpCheck || r.Op > OpCreate2 { // not (yet) operations of their own
+	if r.Op == OpCheck || r.Op == OpDeleteContainer && r.Session != 0 {
 		return Result{OpResult: OpResult{Op: r.Op, Code: CodeUnimplemented}}
 	}
 	if r.Op != OpMulti {
@@ -125,19 +306,19 @@ func (m *model) do(z Zxid, now int64, r *Request) Result {
 	}
 	out := Result{OpResult: OpResult{Op: OpMulti}}
 	for _, o := range r.Ops {
-		known := o.Op == OpCreate || o.Op == OpCreate2 || o.Op == OpDelete || o.Op == OpSetData || o.Op == OpCheck
-		if !known || (o.Op == OpCreate || o.Op == OpCreate2) && (o.Flags < 0 || o.Flags > 6) {
+		known := modelCreate(o.Op) || o.Op == OpDelete || o.Op == OpSetData || o.Op == OpCheck
+		if !known || modelCreate(o.Op) && (o.Flags < 0 || o.Flags > 6) {
 			out.Code = CodeMarshallingError
 			return out
 		}
 	}
-	if _, ok := m.sessions[r.Session]; !ok && r.Session != 0 {
+	if _, ok := m.sessions[r.Session]; !ok && r.Session != 0 && !r.Local {
 		out.Code = CodeSessionExpired
 		return out
 	}
 	c := m.clone()
 	for i, o := range r.Ops {
-		o.Session = r.Session
+		o.Session, o.Auth, o.Local = r.Session, r.Auth, r.Local
 		res := c.one(z, now, &o)
 		out.Ops = append(out.Ops, res)
 		if res.Code != CodeOK {
@@ -166,36 +347,42 @@ func (m *model) one(z Zxid, now int64, r *Request) (res OpResult) {
 	fail := func(c Code) OpResult { return OpResult{Op: r.Op, Code: c} }
 	_, sessionOpen := m.sessions[r.Session]
 	client := r.Op > 0
-	if r.Op == OpCreate || r.Op == OpCreate2 {
+	if modelCreate(r.Op) {
 		if r.Flags < 0 || r.Flags > 6 {
 			return fail(CodeBadArguments)
 		}
-		if r.Flags > 4 {
+		if r.Flags > 4 && !m.opt.ExtendedTypes {
 			return fail(CodeUnimplemented)
 		}
+		if (r.Flags > 4) != (r.Op == OpCreateTTL) || r.Op == OpCreateTTL && (r.TTL < 1 || r.TTL >= 1<<40) {
+			return fail(CodeBadArguments)
+		}
 	}
-	if client && !sessionOpen && r.Session != 0 {
+	if client && !sessionOpen && r.Session != 0 && !r.Local {
 		return fail(CodeSessionExpired)
+	}
+	if modelCreate(r.Op) && r.Local && (r.Flags == 1 || r.Flags == 3) {
+		return fail(CodeEphemeralOnLocalSession)
 	}
 	parent := m.nodes[modelParent(r.Path)]
 	n := m.nodes[r.Path]
 	switch r.Op {
-	case OpCreate, OpCreate2:
+	case OpCreate, OpCreate2, OpCreateContainer, OpCreateTTL:
 		if !strings.Contains(r.Path, "/") || strings.Contains(r.Path, "\x00") {
 			return fail(CodeBadArguments)
 		}
-		acl, ok := modelACL(r.ACL)
+		acl, ok := modelACL(r.ACL, r.Auth)
 		if !ok {
 			return fail(CodeInvalidACL)
 		}
 		if parent == nil {
 			return fail(CodeNoNode)
 		}
-		if modelParent(r.Path) == "/zookeeper/config" {
+		if !m.may(r, parent.acl, 4) {
 			return fail(CodeNoAuth)
 		}
 		path := r.Path
-		if r.Flags == 2 || r.Flags == 3 {
+		if r.Flags == 2 || r.Flags == 3 || r.Flags == 6 {
 			path += fmt.Sprintf("%010d", parent.creates)
 		}
 		if !modelPathOK(path) {
@@ -207,9 +394,15 @@ func (m *model) one(z Zxid, now int64, r *Request) (res OpResult) {
 		if parent.stat.EphemeralOwner != 0 {
 			return fail(CodeNoChildrenForEphemerals)
 		}
-		n = &modelNode{data: r.Data, acl: acl}
+		if m.overQuota(path, 1, len(r.Data)) {
+			return fail(CodeQuotaExceeded)
+		}
+		n = &modelNode{data: r.Data, acl: acl, container: r.Op == OpCreateContainer}
+		if r.Op == OpCreateTTL {
+			n.ttl = r.TTL
+		}
 		n.stat = Stat{Czxid: z, Mzxid: z, Pzxid: z, Ctime: now, Mtime: now}
-		if r.Flags == 1 || r.Flags == 3 {
+		if !n.container && (r.Flags == 1 || r.Flags == 3) {
 			if r.Session == 0 {
 				return fail(CodeSessionExpired)
 			}
@@ -219,7 +412,8 @@ func (m *model) one(z Zxid, now int64, r *Request) (res OpResult) {
 		parent.creates++
 		parent.stat.Pzxid = z
 		res.Path, res.Stat = path, m.stat(path)
-	case OpDelete:
+		m.created(path, len(r.Data))
+	case OpDelete, OpDeleteContainer:
 		if !strings.Contains(r.Path, "/") || strings.Contains(r.Path, "\x00") || r.Path == "/" ||
 			r.Path == "/zookeeper" || r.Path == "/zookeeper/quota" || r.Path == "/zookeeper/config" {
 			return fail(CodeBadArguments)
@@ -227,33 +421,38 @@ func (m *model) one(z Zxid, now int64, r *Request) (res OpResult) {
 		if parent == nil {
 			return fail(CodeNoNode)
 		}
-		if modelParent(r.Path) == "/zookeeper/config" {
+		if r.Op == OpDelete && !m.may(r, parent.acl, 8) {
 			return fail(CodeNoAuth)
 		}
 		if n == nil {
 			return fail(CodeNoNode)
 		}
-		if r.Version != -1 && r.Version != n.stat.Version {
+		if r.Op == OpDelete && r.Version != -1 && r.Version != n.stat.Version {
 			return fail(CodeBadVersion)
 		}
 		if len(m.children(r.Path)) > 0 {
 			return fail(CodeNotEmpty)
 		}
-		delete(m.nodes, r.Path)
-		parent.stat.Pzxid = z
+		if r.Op == OpDeleteContainer && !m.reapable(r.Path, now, r.TTL) {
+			return fail(CodeBadVersion)
+		}
+		m.remove(r.Path, z)
 	case OpSetData, OpSetACL, OpCheck:
 		if !modelPathOK(r.Path) {
 			return fail(CodeBadArguments)
 		}
-		acl, aclOK := modelACL(r.ACL)
+		acl, aclOK := modelACL(r.ACL, r.Auth)
 		if r.Op == OpSetACL && !aclOK {
 			return fail(CodeInvalidACL)
 		}
 		if n == nil {
 			return fail(CodeNoNode)
 		}
-		if r.Op != OpCheck && r.Path == "/zookeeper/config" {
+		if !m.may(r, n.acl, map[Op]int32{OpCheck: 1, OpSetData: 2, OpSetACL: 16}[r.Op]) {
 			return fail(CodeNoAuth)
+		}
+		if r.Op == OpSetData && m.overQuota(r.Path, 0, len(r.Data)-len(n.data)) {
+			return fail(CodeQuotaExceeded)
 		}
 		version := n.stat.Version
 		if r.Op == OpSetACL {
@@ -264,10 +463,12 @@ func (m *model) one(z Zxid, now int64, r *Request) (res OpResult) {
 		}
 		switch r.Op {
 		case OpSetData:
+			more := len(r.Data) - len(n.data)
 			n.data = r.Data
 			n.stat.Version++
 			n.stat.Mzxid, n.stat.Mtime = z, now
 			res.Stat = m.stat(r.Path)
+			m.charge(r.Path, 0, more)
 		case OpSetACL:
 			n.acl = acl
 			n.stat.Aversion++
@@ -288,8 +489,7 @@ func (m *model) one(z Zxid, now int64, r *Request) (res OpResult) {
 		delete(m.sessions, r.Session)
 		for p, n := range m.nodes {
 			if n.stat.EphemeralOwner == r.Session {
-				delete(m.nodes, p)
-				m.nodes[modelParent(p)].stat.Pzxid = z
+				m.remove(p, z)
 			}
 		}
 	case OpSetLevels:

@@ -88,7 +88,7 @@ type Request struct {
 	Data    []byte // nil is ZooKeeper's null, which is stored as such
 	ACL     []ACL
 	Flags   int32
-	TTL     int64 // milliseconds; only OpCreateTTL
+	TTL     int64 // milliseconds; of OpCreateTTL the time to live, of OpDeleteContainer View.Reapable's neverUsed
 	Version int32 // expected version, -1 for any
 	Ops     []Request
 

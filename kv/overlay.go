@@ -12,6 +12,9 @@ type nodeFacts struct {
 	creates  int32
 	children int32
 	owner    Owner
+	dataLen  int32
+	mtime    int64
+	acl      AccessList
 }
 
 // facts returns the facts of the node of path in a state.
@@ -21,7 +24,10 @@ func (s *state) facts(path string) nodeFacts {
 		return nodeFacts{}
 	}
 	f := s.family(path, &n)
-	return nodeFacts{true, n.version, n.aversion, f.creates, f.children, n.owner}
+	return nodeFacts{
+		exists: true, version: n.version, aversion: n.aversion, creates: f.creates, children: f.children,
+		owner: n.owner, dataLen: int32(len(n.data)), mtime: n.mtime, acl: s.access(n.acl),
+	}
 }
 
 // pendingNode is a node as the newest prepared transaction that touches it leaves it.
@@ -51,10 +57,15 @@ type mark struct {
 type overlay struct {
 	nodes    map[string]pendingNode
 	sessions map[SessionID]*pendingSession
-	levels   Levels // the newest prepared ones
+	quotas   map[string]pendingQuota // nil until a quota is charged; those at or before applied count no more
+	levels   Levels                  // the newest prepared ones
 	levelsAt Zxid
 	marks    []mark // marks[head:] are live
 	head     int
+	applied  Zxid // of the view at the last trim
+
+	quotaAt    Zxid // of the newest transaction that made a quota
+	quotaSweep int  // size of quotas at which it is swept
 
 	undo []undoEntry
 }
@@ -69,18 +80,22 @@ type undoEntry struct {
 	created  int
 	levels   *Levels
 	levelsAt Zxid
+	quota    *pendingQuota // of path
 }
 
 func (o *overlay) init() {
 	o.nodes = make(map[string]pendingNode)
 	o.sessions = make(map[SessionID]*pendingSession)
+	o.quotas = nil
 	o.levels, o.levelsAt = Levels{}, 0
+	o.applied, o.quotaAt = 0, 0
 	o.marks, o.head = nil, 0
 	o.undo = nil
 }
 
 // trim drops everything that a view at zxid z shows.
 func (o *overlay) trim(z Zxid) {
+	o.applied = z
 	for o.head < len(o.marks) && o.marks[o.head].zxid <= z {
 		m := &o.marks[o.head]
 		o.head++
@@ -105,6 +120,7 @@ func (o *overlay) trim(z Zxid) {
 	switch {
 	case o.head == len(o.marks):
 		o.marks, o.head = o.marks[:0], 0
+		o.quotas = nil
 		if cap(o.marks) > 1<<16 {
 			o.marks = nil
 		}
@@ -159,11 +175,34 @@ func (o *overlay) setLevels(l Levels, z Zxid) {
 	o.levels, o.levelsAt = l, z
 }
 
+// setQuota records how transaction z leaves the quota of a prefix.
+func (o *overlay) setQuota(prefix string, f quotaFacts, z Zxid) {
+	was := o.quotas[prefix]
+	o.undo = append(o.undo, undoEntry{path: prefix, quota: &was})
+	if o.quotas == nil {
+		o.quotas = make(map[string]pendingQuota)
+		o.quotaSweep = 1024
+	}
+	if len(o.quotas) >= o.quotaSweep { // never idle: those that are applied have to be looked for
+		for p, q := range o.quotas {
+			if q.zxid <= o.applied && p != prefix {
+				delete(o.quotas, p)
+			}
+		}
+		o.quotaSweep = max(1024, 2*len(o.quotas))
+	}
+	o.quotas[prefix] = pendingQuota{f, z}
+}
+
 // rollback undoes everything since the undo list was empty. Marks of z are at the end of the list.
 func (o *overlay) rollback(z Zxid) {
 	for i := len(o.undo) - 1; i >= 0; i-- {
 		u := &o.undo[i]
 		switch {
+		case u.quota != nil && u.quota.zxid == 0:
+			delete(o.quotas, u.path)
+		case u.quota != nil:
+			o.quotas[u.path] = *u.quota
 		case u.levels != nil:
 			o.levels, o.levelsAt = *u.levels, u.levelsAt
 		case u.session != 0 && !u.had:

@@ -3,7 +3,6 @@ package kv
 import (
 	"fmt"
 	"slices"
-	"strings"
 )
 
 // Preparer is the leader's door: it decides requests, in the order of their zxids, against the current view and
@@ -15,6 +14,7 @@ type Preparer struct {
 	overlay
 	cur  *View // during Prepare
 	last Zxid  // of the newest prepared transaction
+	now  int64 // of the transaction being prepared
 	acl  []byte
 
 	undoable bool // the last Prepare has not been undone
@@ -27,6 +27,7 @@ type PreparerOptions struct {
 	EnforceQuota   bool // hard quotas refuse (enforceQuota)
 	SkipACL        bool // nobody is refused for a list (skipACL)
 	DigestDisabled bool // lists cannot name the digest scheme (DigestAuthenticationProvider.enabled=false)
+	X509, SASL     bool // lists can name these schemes, which members have that are configured for them
 }
 
 // NewPreparer returns a Preparer. view returns the newest applied view; its zxid never goes back between calls,
@@ -52,14 +53,14 @@ func (p *Preparer) InFlight() int { return len(p.marks) - p.head }
 // is (Time); its other fields are filled in from r. The payload holds copies of r's data, but paths of r are kept
 // until the transaction is applied, so they must be immutable strings of their own.
 func (p *Preparer) Prepare(dst []byte, z Zxid, h TxnHeader, r *Request) []byte {
-	p.cur = p.view()
+	p.cur, p.now = p.view(), h.Time
 	p.enter(p.cur, z)
 	h.Session, h.Kind, h.Err = r.Session, r.Op, CodeOK
 	start := len(dst)
 	dst = appendTxnHeader(slices.Grow(dst, payloadSize(r)), &h)
 	var failed int
 	if r.Op == OpMulti {
-		dst, failed, h.Err = p.multi(dst, z, h.Time, r)
+		dst, failed, h.Err = p.multi(dst, z, r)
 	} else {
 		var code Code
 		if code = p.admit(r); code == CodeOK {
@@ -152,32 +153,72 @@ func appendRefusedMulti(dst []byte, total, failed int) []byte {
 // admit makes the checks that come before those of the operation itself.
 func (p *Preparer) admit(r *Request) Code {
 	switch r.Op {
-	case OpCreate, OpCreate2, OpDelete, OpSetData, OpSetACL:
-		if code := checkForm(r); code != CodeOK {
+	case OpCreate, OpCreate2, OpCreateContainer, OpCreateTTL:
+		if code := p.checkForm(r); code != CodeOK {
 			return code
 		}
-		if !p.sessionOpen(r.Session) {
-			return CodeSessionExpired
+		if code := p.checkSession(r); code != CodeOK {
+			return code
 		}
-		return CodeOK
+		return checkLocal(r)
+	case OpDelete, OpSetData, OpSetACL:
+		return p.checkSession(r)
+	case OpDeleteContainer:
+		if r.Session == 0 {
+			return CodeOK
+		}
 	case OpCreateSession, OpCloseSession, OpSetLevels, OpSetConfig:
 		return CodeOK
 	}
 	return CodeUnimplemented
 }
 
-// checkForm makes the checks of a create that come before the session's.
-func checkForm(r *Request) Code {
-	if r.Op != OpCreate && r.Op != OpCreate2 {
-		return CodeOK
+// isCreate reports whether an operation makes a node.
+func isCreate(o Op) bool {
+	switch o {
+	case OpCreate, OpCreate2, OpCreateContainer, OpCreateTTL:
+		return true
 	}
+	return false
+}
+
+// checkForm makes the checks of a create that come before the session's (zookeeper-protocol 3.3, checks 2 to 4). A
+// createTTL of a mode that has no time to live is refused in every case, also the one that ZooKeeper lets pass and dies
+// of.
+func (p *Preparer) checkForm(r *Request) Code {
+	withTTL := r.Flags == FlagTTL || r.Flags == FlagSequentialTTL
 	switch {
 	case r.Flags < 0 || r.Flags > maxCreateFlag:
 		return CodeBadArguments
-	case r.Flags == FlagTTL || r.Flags == FlagSequentialTTL:
-		return CodeUnimplemented // as ZooKeeper without extended types
+	case withTTL && !p.opt.ExtendedTypes:
+		return CodeUnimplemented
+	case withTTL != (r.Op == OpCreateTTL):
+		return CodeBadArguments
+	case withTTL && !validTTL(r.TTL):
+		return CodeBadArguments
 	}
 	return CodeOK
+}
+
+// checkSession refuses a session that is closed or being closed.
+func (p *Preparer) checkSession(r *Request) Code {
+	if !r.Local && !p.sessionOpen(r.Session) {
+		return CodeSessionExpired
+	}
+	return CodeOK
+}
+
+// checkLocal refuses ephemeral nodes to a session that the other members do not know.
+func checkLocal(r *Request) Code {
+	if r.Local && (r.Flags == FlagEphemeral || r.Flags == FlagEphemeralSequential) {
+		return CodeEphemeralOnLocalSession
+	}
+	return CodeOK
+}
+
+// may reports whether the request passes a list. The leader's own requests pass every list.
+func (p *Preparer) may(r *Request, l AccessList, perms int32) bool {
+	return l == "" || r.Session == 0 || p.opt.SkipACL || l.Allows(r.Auth, perms)
 }
 
 // sessionOpen reports whether a session may still write. Session 0 is the leader itself.
@@ -201,7 +242,7 @@ func (p *Preparer) facts(path string) nodeFacts {
 
 // multi decides a multi: all of its operations or none. failed is the operation that was refused, -1 if the multi
 // is refused as a whole.
-func (p *Preparer) multi(dst []byte, z Zxid, now int64, r *Request) (_ []byte, failed int, _ Code) {
+func (p *Preparer) multi(dst []byte, z Zxid, r *Request) (_ []byte, failed int, _ Code) {
 	if len(r.Ops) > maxTxnOps {
 		return dst, -1, CodeMarshallingError
 	}
@@ -210,18 +251,23 @@ func (p *Preparer) multi(dst []byte, z Zxid, now int64, r *Request) (_ []byte, f
 		if !inMulti(o.Op) {
 			return dst, -1, CodeMarshallingError
 		}
-		if (o.Op == OpCreate || o.Op == OpCreate2) && (o.Flags < 0 || o.Flags > maxCreateFlag) {
+		if isCreate(o.Op) && (o.Flags < 0 || o.Flags > maxCreateFlag) {
 			return dst, -1, CodeMarshallingError
 		}
 	}
-	if !p.sessionOpen(r.Session) {
-		return dst, -1, CodeSessionExpired
+	if code := p.checkSession(r); code != CodeOK {
+		return dst, -1, code
 	}
 	dst = appendUvarint(dst, uint64(len(r.Ops)))
 	for i := range r.Ops {
 		o := r.Ops[i]
-		o.Session = r.Session
-		code := checkForm(&o)
+		o.Session, o.Auth, o.Local = r.Session, r.Auth, r.Local
+		code := CodeOK
+		if isCreate(o.Op) {
+			if code = p.checkForm(&o); code == CodeOK {
+				code = checkLocal(&o)
+			}
+		}
 		if code == CodeOK {
 			dst = appendVarint(dst, int64(o.Op))
 			dst, code = p.one(dst, z, &o)
@@ -231,247 +277,4 @@ func (p *Preparer) multi(dst []byte, z Zxid, now int64, r *Request) (_ []byte, f
 		}
 	}
 	return dst, 0, CodeOK
-}
-
-// one decides one operation, appends it and records its effects. The order of the checks is ZooKeeper's.
-func (p *Preparer) one(dst []byte, z Zxid, r *Request) ([]byte, Code) {
-	switch r.Op {
-	case OpCreate, OpCreate2:
-		return p.create(dst, z, r)
-	case OpDelete:
-		return p.delete(dst, z, r)
-	case OpSetData:
-		return p.setData(dst, z, r)
-	case OpSetACL:
-		return p.setACL(dst, z, r)
-	case OpCheck:
-		return p.check(dst, r)
-	case OpCreateSession:
-		return p.createSession(dst, z, r)
-	case OpCloseSession:
-		return p.closeSession(dst, z, r)
-	case OpSetLevels:
-		return p.raiseLevels(dst, z, r)
-	case OpSetConfig:
-		return p.setConfig(dst, z, r)
-	}
-	return dst, CodeUnimplemented
-}
-
-// create follows zookeeper-protocol 3.3, checks 6 to 12.
-func (p *Preparer) create(dst []byte, z Zxid, r *Request) ([]byte, Code) {
-	path := r.Path
-	if strings.IndexByte(path, '/') < 0 || strings.IndexByte(path, 0) >= 0 {
-		return dst, CodeBadArguments
-	}
-	list, code := p.encodeACL(r.ACL)
-	if code != CodeOK {
-		return dst, code
-	}
-	parentPath := parentOf(path)
-	parent := p.facts(parentPath)
-	if !parent.exists {
-		return dst, CodeNoNode
-	}
-	if parentPath == ConfigPath {
-		return dst, CodeNoAuth // world may only read it
-	}
-	if r.Flags == FlagSequential || r.Flags == FlagEphemeralSequential {
-		path = string(appendSequence([]byte(path), parent.creates))
-	}
-	if !validPath(path) {
-		return dst, CodeBadArguments
-	}
-	if p.facts(path).exists {
-		return dst, CodeNodeExists
-	}
-	if parent.owner.Ephemeral() != 0 {
-		return dst, CodeNoChildrenForEphemerals
-	}
-	o := TxnOp{Op: r.Op, Path: path, Data: r.Data, ACL: list, Creates: parent.creates + 1}
-	if r.Flags == FlagEphemeral || r.Flags == FlagEphemeralSequential {
-		if r.Session == 0 {
-			return dst, CodeSessionExpired
-		}
-		o.Owner = Owner(r.Session)
-	}
-	parent.creates++
-	parent.children++
-	p.setNode(parentPath, parent, z, 0)
-	p.setNode(path, nodeFacts{exists: true, owner: o.Owner}, z, o.Owner.Ephemeral())
-	return appendTxnOp(dst, &o), CodeOK
-}
-
-// encodeACL checks a list and returns its stored form, nil for the open one. The result is valid until the next
-// call.
-func (p *Preparer) encodeACL(acl []ACL) ([]byte, Code) {
-	if len(acl) == 1 && acl[0].Perms == PermAll && acl[0].Scheme == "world" && acl[0].ID == "anyone" {
-		return nil, CodeOK
-	}
-	list, code := normalizeACL(acl)
-	if code != CodeOK {
-		return nil, code
-	}
-	p.acl = appendACL(p.acl[:0], list)
-	if string(p.acl) == encodedOpenACL {
-		return nil, CodeOK
-	}
-	return p.acl, CodeOK
-}
-
-// delete follows zookeeper-protocol 3.4.
-func (p *Preparer) delete(dst []byte, z Zxid, r *Request) ([]byte, Code) {
-	path := r.Path
-	if strings.IndexByte(path, '/') < 0 || strings.IndexByte(path, 0) >= 0 || isBuiltin(path) {
-		return dst, CodeBadArguments
-	}
-	parentPath := parentOf(path)
-	parent := p.facts(parentPath)
-	if !parent.exists {
-		return dst, CodeNoNode
-	}
-	if parentPath == ConfigPath {
-		return dst, CodeNoAuth
-	}
-	n := p.facts(path)
-	switch {
-	case !n.exists:
-		return dst, CodeNoNode
-	case !versionMatches(r.Version, n.version):
-		return dst, CodeBadVersion
-	case n.children > 0:
-		return dst, CodeNotEmpty
-	}
-	p.removed(path, parentPath, parent, z)
-	return appendTxnOp(dst, &TxnOp{Op: OpDelete, Path: path}), CodeOK
-}
-
-// removed records that transaction z removes a node.
-func (p *Preparer) removed(path, parentPath string, parent nodeFacts, z Zxid) {
-	parent.children--
-	p.setNode(parentPath, parent, z, 0)
-	p.setNode(path, nodeFacts{}, z, 0)
-}
-
-func versionMatches(want, have int32) bool { return want == anyVersion || want == have }
-
-// setData follows zookeeper-protocol 3.4.
-func (p *Preparer) setData(dst []byte, z Zxid, r *Request) ([]byte, Code) {
-	if !validPath(r.Path) {
-		return dst, CodeBadArguments
-	}
-	n := p.facts(r.Path)
-	switch {
-	case !n.exists:
-		return dst, CodeNoNode
-	case r.Path == ConfigPath:
-		return dst, CodeNoAuth
-	case !versionMatches(r.Version, n.version):
-		return dst, CodeBadVersion
-	}
-	n.version = nextVersion(n.version)
-	p.setNode(r.Path, n, z, 0)
-	return appendTxnOp(dst, &TxnOp{Op: OpSetData, Path: r.Path, Data: r.Data, Version: n.version}), CodeOK
-}
-
-// setACL follows zookeeper-protocol 3.4.
-func (p *Preparer) setACL(dst []byte, z Zxid, r *Request) ([]byte, Code) {
-	if !validPath(r.Path) {
-		return dst, CodeBadArguments
-	}
-	list, code := p.encodeACL(r.ACL)
-	if code != CodeOK {
-		return dst, code
-	}
-	n := p.facts(r.Path)
-	switch {
-	case !n.exists:
-		return dst, CodeNoNode
-	case r.Path == ConfigPath:
-		return dst, CodeNoAuth
-	case !versionMatches(r.Version, n.aversion):
-		return dst, CodeBadVersion
-	}
-	n.aversion = nextVersion(n.aversion)
-	p.setNode(r.Path, n, z, 0)
-	return appendTxnOp(dst, &TxnOp{Op: OpSetACL, Path: r.Path, ACL: list, Version: n.aversion}), CodeOK
-}
-
-// check follows zookeeper-protocol 3.6.
-func (p *Preparer) check(dst []byte, r *Request) ([]byte, Code) {
-	if !validPath(r.Path) {
-		return dst, CodeBadArguments
-	}
-	n := p.facts(r.Path)
-	switch {
-	case !n.exists:
-		return dst, CodeNoNode
-	case !versionMatches(r.Version, n.version):
-		return dst, CodeBadVersion
-	}
-	return appendTxnOp(dst, &TxnOp{Op: OpCheck, Path: r.Path}), CodeOK
-}
-
-// createSession makes the session that the origin has chosen id and password for. An id that is already in use
-// is a mistake of the origin.
-func (p *Preparer) createSession(dst []byte, z Zxid, r *Request) ([]byte, Code) {
-	if Owner(r.Session).Ephemeral() == 0 {
-		return dst, CodeBadArguments // zero, or an id that would read as a container or a time to live
-	}
-	if p.sessionOpen(r.Session) {
-		return dst, CodeSystemError
-	}
-	p.setSession(r.Session, true, z)
-	p.sessions[r.Session].made = &Session{r.Session, r.Timeout, r.Password}
-	o := TxnOp{Op: OpCreateSession, Timeout: r.Timeout, Passwd: r.Password}
-	return appendTxnOp(dst, &o), CodeOK
-}
-
-// closeSession ends a session. Everything the session has in flight comes before it; nothing can come after it.
-func (p *Preparer) closeSession(dst []byte, z Zxid, r *Request) ([]byte, Code) {
-	if r.Session == 0 || !p.sessionOpen(r.Session) {
-		return dst, CodeSessionExpired
-	}
-	remove := func(path string) {
-		n := p.facts(path)
-		if n.exists && n.owner == Owner(r.Session) {
-			parentPath := parentOf(path)
-			p.removed(path, parentPath, p.facts(parentPath), z)
-		}
-	}
-	if s := p.sessions[r.Session]; s != nil {
-		for _, path := range s.created {
-			remove(path)
-		}
-	}
-	p.cur.eachEphemeral(r.Session, func(key string) bool {
-		remove(pathOfKey(key))
-		return true
-	})
-	p.setSession(r.Session, false, z)
-	return dst, CodeOK
-}
-
-// raiseLevels sets the active versions, none of which may fall.
-func (p *Preparer) raiseLevels(dst []byte, z Zxid, r *Request) ([]byte, Code) {
-	now := p.cur.levels
-	if p.levelsAt > p.cur.zxid {
-		now = p.levels
-	}
-	if r.Session != 0 || r.Levels.Protocol < now.Protocol || r.Levels.Format < now.Format {
-		return dst, CodeBadArguments
-	}
-	p.overlay.setLevels(r.Levels, z)
-	return appendTxnOp(dst, &TxnOp{Op: OpSetLevels, Levels: r.Levels}), CodeOK
-}
-
-// setConfig replaces text and version of the configuration node.
-func (p *Preparer) setConfig(dst []byte, z Zxid, r *Request) ([]byte, Code) {
-	if r.Session != 0 {
-		return dst, CodeNoAuth
-	}
-	n := p.facts(ConfigPath)
-	n.version = r.Version
-	p.setNode(ConfigPath, n, z, 0)
-	return appendTxnOp(dst, &TxnOp{Op: OpSetConfig, Data: r.Data, Version: r.Version}), CodeOK
 }

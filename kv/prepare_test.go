@@ -25,7 +25,7 @@ func (s *script) parse(line string) Request {
 	f := strings.Fields(line)
 	r := Request{Version: -1, ACL: OpenACL(), Session: 1}
 	for _, o := range []Op{OpCreate, OpCreate2, OpDelete, OpSetData, OpSetACL, OpCheck, OpMulti, OpCreateSession, OpCloseSession,
-		OpSetLevels, OpSetConfig, OpCreateTTL} {
+		OpSetLevels, OpSetConfig, OpCreateContainer, OpCreateTTL, OpDeleteContainer} {
 		if o.String() == f[0] {
 			r.Op = o
 		}
@@ -50,6 +50,21 @@ func (s *script) parse(line string) Request {
 			r.Data = []byte(value)
 		case key == "flags":
 			r.Flags = int32(n)
+		case key == "ttl":
+			r.TTL = n
+		case key == "local":
+			r.Local = true
+		case key == "auth":
+			scheme, id, _ := strings.Cut(value, ":")
+			r.Auth = r.Auth.With(Identity{scheme, id})
+		case key == "acl" && strings.Contains(value, "="):
+			r.ACL = nil
+			for _, e := range strings.Split(value, ",") {
+				perms, who, _ := strings.Cut(e, "=")
+				scheme, id, _ := strings.Cut(who, ":")
+				n, _ := strconv.ParseInt(perms, 10, 32)
+				r.ACL = append(r.ACL, ACL{int32(n), scheme, id})
+			}
 		case key == "acl" && value == "none":
 			r.ACL = nil
 		case key == "acl":
@@ -103,9 +118,11 @@ func describeTxn(t *testing.T, payload []byte) string {
 	for _, o := range txn.Ops {
 		line := fmt.Sprintf("%v %s", o.Op, o.Path)
 		switch o.Op {
-		case OpCreate, OpCreate2:
+		case OpCreate, OpCreate2, OpCreateContainer, OpCreateTTL:
 			line += fmt.Sprintf(" creates=%d", o.Creates)
-			if o.Owner != 0 {
+			if o.Op == OpCreateTTL {
+				line += fmt.Sprintf(" ttl=%d", o.Owner.TTL())
+			} else if o.Owner.Ephemeral() != 0 {
 				line += fmt.Sprintf(" owner=%v", SessionID(o.Owner))
 			}
 		case OpSetData, OpSetACL, OpSetConfig:
@@ -171,7 +188,7 @@ func (s *script) show() string {
 func TestPrepareScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/prepare", func(t *testing.T, path string) {
 		s := &script{t: t, tree: NewTree(nil), z: MakeZxid(1, 0), chain: ChainSeed()}
-		s.prep = NewPreparer(s.tree.View, PreparerOptions{})
+		s.prep = NewPreparer(s.tree.View, PreparerOptions{ExtendedTypes: true, EnforceQuota: true})
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			s.t = t
 			switch d.Cmd {

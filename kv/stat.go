@@ -1,7 +1,5 @@
 package kv
 
-import "math"
-
 // Stat is what a client learns about a node besides its data. Field names are ZooKeeper's.
 type Stat struct {
 	Czxid, Mzxid   Zxid
@@ -16,19 +14,8 @@ type Stat struct {
 }
 
 // Owner is the stored form of a node's kind (zookeeper-protocol 4.8): zero for a persistent node, the session
-// for an ephemeral one, and two reserved ranges for containers and nodes with a time to live.
+// for an ephemeral one, and two reserved ranges for containers and nodes with a time to live (container.go).
 type Owner int64
-
-// ownerContainer marks a container. Session ids never have this value.
-const ownerContainer = Owner(math.MinInt64)
-
-// Ephemeral returns the owning session, or zero if the node is not ephemeral.
-func (o Owner) Ephemeral() SessionID {
-	if o == ownerContainer || uint64(o)>>56 == 0xff {
-		return 0
-	}
-	return SessionID(o)
-}
 
 // visibleCversion is Stat.cversion: creations plus deletions, from the counter of creations and the present
 // number of children (zookeeper-protocol 3.3.1).

@@ -85,7 +85,7 @@ func isTxnKind(k Op) bool { return k == OpMulti || isTxnOp(k) }
 // isTxnOp reports whether k can be an operation of a transaction.
 func isTxnOp(k Op) bool {
 	switch k {
-	case OpCreate, OpCreate2, OpDelete, OpSetData, OpSetACL, OpCheck,
+	case OpCreate, OpCreate2, OpCreateContainer, OpCreateTTL, OpDelete, OpDeleteContainer, OpSetData, OpSetACL, OpCheck,
 		OpCreateSession, OpCloseSession, OpSetLevels, OpSetConfig:
 		return true
 	}
@@ -95,7 +95,7 @@ func isTxnOp(k Op) bool {
 // inMulti reports whether an operation may be part of a multi.
 func inMulti(k Op) bool {
 	switch k {
-	case OpCreate, OpCreate2, OpDelete, OpSetData, OpCheck:
+	case OpCreate, OpCreate2, OpCreateContainer, OpCreateTTL, OpDelete, OpSetData, OpCheck:
 		return true
 	}
 	return false
@@ -104,7 +104,10 @@ func inMulti(k Op) bool {
 // appendTxnOp appends one operation without its code. Part of the format:
 //
 //	create, create2   path | data | acl (0 = open, 1 + list) | owner (0, or 1 + 8 bytes) | creates varint
+//	createContainer   path | data | acl | creates varint
+//	createTTL         path | data | acl | time to live in ms uvarint | creates varint
 //	delete, check     path
+//	deleteContainer   path
 //	setData           path | data | version varint
 //	setACL            path | acl | version varint
 //	setConfig         data | version varint
@@ -112,7 +115,8 @@ func inMulti(k Op) bool {
 //	closeSession      nothing: the session is the header's
 //	setLevels         protocol uvarint | format uvarint
 //
-// Paths are a uvarint length and bytes; data is 0 for null, else length + 1 and bytes.
+// Paths are a uvarint length and bytes; data is 0 for null, else length + 1 and bytes. An owner is a session's id, a time
+// to live 1 to 2^40-1.
 func appendTxnOp(dst []byte, o *TxnOp) []byte {
 	switch o.Op {
 	case OpCreate, OpCreate2:
@@ -125,7 +129,15 @@ func appendTxnOp(dst []byte, o *TxnOp) []byte {
 			dst = binary.BigEndian.AppendUint64(append(dst, 1), uint64(o.Owner))
 		}
 		dst = appendVarint(dst, int64(o.Creates))
-	case OpDelete, OpCheck:
+	case OpCreateContainer, OpCreateTTL:
+		dst = appendString(dst, o.Path)
+		dst = appendNullable(dst, o.Data)
+		dst = appendTxnACL(dst, o.ACL)
+		if o.Op == OpCreateTTL {
+			dst = appendUvarint(dst, uint64(o.Owner.TTL()))
+		}
+		dst = appendVarint(dst, int64(o.Creates))
+	case OpDelete, OpDeleteContainer, OpCheck:
 		dst = appendString(dst, o.Path)
 	case OpSetData:
 		dst = appendString(dst, o.Path)
@@ -164,12 +176,25 @@ func (r *reader) txnOp(o *TxnOp) bool {
 		o.ACL = r.txnACL()
 		o.Owner = 0
 		if r.flag() {
-			if o.Owner = Owner(r.uint64()); o.Owner == 0 {
+			if o.Owner = Owner(r.uint64()); o.Owner.Ephemeral() == 0 {
 				r.fail()
 			}
 		}
 		o.Creates = r.int32()
-	case OpDelete, OpCheck:
+	case OpCreateContainer, OpCreateTTL:
+		o.Path = stringOf(r.bytes())
+		o.Data = r.nullable()
+		o.ACL = r.txnACL()
+		o.Owner = ownerContainer
+		if o.Op == OpCreateTTL {
+			ttl := r.uvarint()
+			if ttl > uint64(MaxTTL) || ttl == 0 {
+				r.fail()
+			}
+			o.Owner = ttlOwner(int64(ttl))
+		}
+		o.Creates = r.int32()
+	case OpDelete, OpDeleteContainer, OpCheck:
 		o.Path = stringOf(r.bytes())
 	case OpSetData:
 		o.Path = stringOf(r.bytes())

@@ -38,6 +38,8 @@ func sampleTxns() []Txn {
 	create := TxnOp{Op: OpCreate, Path: "/app/config", Data: []byte("hello"), Creates: 1}
 	eph := TxnOp{Op: OpCreate2, Path: "/app/e-0000000001", ACL: digest, Owner: Owner(h.Session), Creates: 2}
 	set := TxnOp{Op: OpSetData, Path: "/app/config", Data: []byte{}, Version: 1}
+	container := TxnOp{Op: OpCreateContainer, Path: "/app/c", Data: []byte("x"), Owner: ownerContainer, Creates: 3}
+	ttl := TxnOp{Op: OpCreateTTL, Path: "/app/t", ACL: digest, Owner: ttlOwner(MaxTTL), Creates: 4}
 	return []Txn{
 		{Header: with(OpCreate, 0), Ops: []TxnOp{create}},
 		{Header: with(OpCreate2, 0), Ops: []TxnOp{eph}},
@@ -54,6 +56,10 @@ func sampleTxns() []Txn {
 		{Header: with(OpCloseSession, 0), Ops: []TxnOp{{Op: OpCloseSession}}},
 		{Header: with(OpSetLevels, 0), Ops: []TxnOp{{Op: OpSetLevels, Levels: Levels{2, 1}}}},
 		{Header: with(OpSetConfig, 0), Ops: []TxnOp{{Op: OpSetConfig, Path: ConfigPath, Data: []byte("server.1=x\n"), Version: -1}}},
+		{Header: with(OpCreateContainer, 0), Ops: []TxnOp{container}},
+		{Header: with(OpCreateTTL, 0), Ops: []TxnOp{ttl}},
+		{Header: with(OpDeleteContainer, 0), Ops: []TxnOp{{Op: OpDeleteContainer, Path: "/app/c"}}},
+		{Header: with(OpMulti, 0), Ops: []TxnOp{container, ttl}},
 	}
 }
 
@@ -96,6 +102,16 @@ func TestTxnDecoderRefuses(t *testing.T) {
 	spelledOut := AppendTxn(nil, &Txn{Header: TxnHeader{Kind: OpSetACL}, Ops: []TxnOp{{Op: OpSetACL, Path: "/a", ACL: []byte(encodedOpenACL)}}})
 	if _, err := DecodeTxn(spelledOut); err == nil {
 		t.Error("the open list decodes from its long form, too")
+	}
+	for what, o := range map[string]TxnOp{
+		"an owner that no session can be":  {Op: OpCreate, Path: "/a", Owner: ttlOwner(5)},
+		"a container made by create":       {Op: OpCreate2, Path: "/a", Owner: ownerContainer},
+		"no time to live":                  {Op: OpCreateTTL, Path: "/a"},
+		"a session where a time should be": {Op: OpCreateTTL, Path: "/a", Owner: 7},
+	} {
+		if _, err := DecodeTxn(AppendTxn(nil, &Txn{Header: TxnHeader{Kind: o.Op}, Ops: []TxnOp{o}})); err == nil {
+			t.Errorf("%s decodes", what)
+		}
 	}
 	if _, err := DecodeTxn([]byte{TxnFormat + 1, 0, 0}); err == nil || !strings.Contains(err.Error(), "newer") {
 		t.Errorf("a newer format gives %v", err)

@@ -26,6 +26,9 @@ type state struct {
 
 	// Derived from the tables, not part of Records or of the digest.
 	ephemerals btree // session id, key of the node
+	containers btree // key of the node
+	ttls       btree // key of the node
+	quotas     btree // path that has a quota
 	aclNumbers btree // encoded list -> number
 	aclUses    btree // number -> nodes that have it
 	dataBytes  int64 // sum of path and data lengths over all nodes
@@ -55,6 +58,9 @@ func (v *View) SessionCount() int { return v.sessions.size }
 
 // EphemeralCount returns the number of ephemeral nodes.
 func (v *View) EphemeralCount() int { return v.ephemerals.size }
+
+// QuotaCount returns the number of paths that have a quota.
+func (v *View) QuotaCount() int { return v.quotas.size }
 
 // DataBytes returns the sum of path and data lengths over all nodes.
 func (v *View) DataBytes() int64 { return v.dataBytes }
