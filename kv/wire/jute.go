@@ -44,6 +44,15 @@ func AppendStrings(dst []byte, list []string) []byte {
 	return dst
 }
 
+// ACLBytes is the length of what AppendACL appends.
+func ACLBytes(acl []kv.ACL) int {
+	n := 4
+	for i := range acl {
+		n += 12 + len(acl[i].Scheme) + len(acl[i].ID)
+	}
+	return n
+}
+
 // AppendACL appends a vector of ACL entries; nil becomes null.
 func AppendACL(dst []byte, acl []kv.ACL) []byte {
 	if acl == nil {
@@ -58,8 +67,8 @@ func AppendACL(dst []byte, acl []kv.ACL) []byte {
 	return dst
 }
 
-// statBytes is the length of an encoded Stat.
-const statBytes = 68
+// StatBytes is the length of an encoded Stat.
+const StatBytes = 68
 
 // AppendStat appends a Stat (68 bytes).
 func AppendStat(dst []byte, s *kv.Stat) []byte {
@@ -220,7 +229,7 @@ func (r *Reader) ACL() []kv.ACL {
 
 // Stat reads a Stat into s.
 func (r *Reader) Stat(s *kv.Stat) {
-	if len(r.rest) < statBytes {
+	if len(r.rest) < StatBytes {
 		r.fail()
 		return
 	}

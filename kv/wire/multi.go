@@ -13,6 +13,9 @@ type MultiHeader struct {
 	Err  int32 // -1 in requests and at the end
 }
 
+// multiHeaderBytes is its length.
+const multiHeaderBytes = 9
+
 // AppendTo implements Record.
 func (h *MultiHeader) AppendTo(dst []byte) []byte {
 	return AppendInt32(AppendBool(AppendInt32(dst, int32(h.Op)), h.Done), h.Err)

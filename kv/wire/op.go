@@ -62,11 +62,9 @@ const (
 
 // opRow is one row of the table of operations.
 type opRow struct {
-	name  string
-	short string // the four-letter word's "lop" column
-	class Class
-	// served: answered by this version. A known operation that is not gets error -6 and the connection stays.
-	served   bool
+	name     string
+	short    string // the four-letter word's "lop" column
+	class    Class
 	request  func() Record // nil: multi and multiRead, which are no records
 	response func() Record
 }
@@ -79,66 +77,55 @@ func rec[T any, P interface {
 }
 
 var opTable = map[Op]opRow{
-	OpCreate:               {"create", "CREA", ClassWrite, true, rec[CreateRequest](), rec[PathResponse]()},
-	OpDelete:               {"delete", "DELE", ClassWrite, true, rec[PathVersionRequest](), rec[Empty]()},
-	OpExists:               {"exists", "EXIS", ClassRead, true, rec[PathWatchRequest](), rec[StatResponse]()},
-	OpGetData:              {"getData", "GETD", ClassRead, true, rec[PathWatchRequest](), rec[DataResponse]()},
-	OpSetData:              {"setData", "SETD", ClassWrite, true, rec[SetDataRequest](), rec[StatResponse]()},
-	OpGetACL:               {"getACL", "GETA", ClassRead, false, rec[PathRequest](), rec[ACLResponse]()},
-	OpSetACL:               {"setACL", "SETA", ClassWrite, false, rec[SetACLRequest](), rec[StatResponse]()},
-	OpGetChildren:          {"getChildren", "GETC", ClassRead, true, rec[PathWatchRequest](), rec[NamesResponse]()},
-	OpSync:                 {"sync", "SYNC", ClassSync, true, rec[SyncRecord](), rec[SyncRecord]()},
-	OpPing:                 {"ping", "PING", ClassPing, true, rec[Empty](), rec[Empty]()},
-	OpGetChildren2:         {"getChildren2", "GETC", ClassRead, true, rec[PathWatchRequest](), rec[NamesStatResponse]()},
-	OpCheck:                {"check", "CHEC", ClassRefused, false, rec[PathVersionRequest](), rec[Empty]()},
-	OpMulti:                {"multi", "MULT", ClassWrite, true, nil, nil},
-	OpCreate2:              {"create2", "CREA", ClassWrite, true, rec[CreateRequest](), rec[CreateResponse]()},
-	OpReconfig:             {"reconfig", "RECO", ClassWrite, false, rec[ReconfigRequest](), rec[DataResponse]()},
-	OpCheckWatches:         {"checkWatches", "CHKW", ClassRead, false, rec[PathKindRequest](), rec[Empty]()},
-	OpRemoveWatches:        {"removeWatches", "REMW", ClassRead, false, rec[PathKindRequest](), rec[Empty]()},
-	OpCreateContainer:      {"createContainer", "CREA", ClassWrite, false, rec[CreateRequest](), rec[CreateResponse]()},
-	OpDeleteContainer:      {"deleteContainer", "DELE", ClassRefused, false, rec[PathRequest](), rec[Empty]()},
-	OpCreateTTL:            {"createTTL", "CREA", ClassWrite, false, rec[CreateTTLRequest](), rec[CreateResponse]()},
-	OpMultiRead:            {"multiRead", "MLTR", ClassRead, false, nil, nil},
-	OpAuth:                 {"auth", "NA", ClassConn, false, rec[AuthRequest](), rec[Empty]()},
-	OpSetWatches:           {"setWatches", "SETW", ClassRead, false, rec[SetWatchesRequest](), rec[Empty]()},
-	OpSASL:                 {"sasl", "NA", ClassConn, false, rec[SASLRecord](), rec[SASLRecord]()},
-	OpGetEphemerals:        {"getEphemerals", "GETE", ClassRead, false, rec[SyncRecord](), rec[NamesResponse]()},
-	OpGetAllChildrenNumber: {"getAllChildrenNumber", "GETACN", ClassRead, false, rec[PathRequest](), rec[NumberResponse]()},
-	OpSetWatches2:          {"setWatches2", "STW2", ClassRead, false, rec[SetWatches2Request](), rec[Empty]()},
-	OpAddWatch:             {"addWatch", "ADDW", ClassRead, false, rec[PathKindRequest](), rec[NumberResponse]()},
-	OpWhoAmI:               {"whoAmI", "HOMI", ClassRead, false, rec[Empty](), rec[WhoAmIResponse]()},
-	OpCreateSession:        {"createSession", "SESS", ClassRefused, false, rec[ConnectRequest](), rec[ConnectResponse]()},
-	OpCloseSession:         {"closeSession", "CLOS", ClassWrite, true, rec[Empty](), rec[Empty]()},
+	OpCreate:               {"create", "CREA", ClassWrite, rec[CreateRequest](), rec[PathResponse]()},
+	OpDelete:               {"delete", "DELE", ClassWrite, rec[PathVersionRequest](), rec[Empty]()},
+	OpExists:               {"exists", "EXIS", ClassRead, rec[PathWatchRequest](), rec[StatResponse]()},
+	OpGetData:              {"getData", "GETD", ClassRead, rec[PathWatchRequest](), rec[DataResponse]()},
+	OpSetData:              {"setData", "SETD", ClassWrite, rec[SetDataRequest](), rec[StatResponse]()},
+	OpGetACL:               {"getACL", "GETA", ClassRead, rec[PathRequest](), rec[ACLResponse]()},
+	OpSetACL:               {"setACL", "SETA", ClassWrite, rec[SetACLRequest](), rec[StatResponse]()},
+	OpGetChildren:          {"getChildren", "GETC", ClassRead, rec[PathWatchRequest](), rec[NamesResponse]()},
+	OpSync:                 {"sync", "SYNC", ClassSync, rec[SyncRecord](), rec[SyncRecord]()},
+	OpPing:                 {"ping", "PING", ClassPing, rec[Empty](), rec[Empty]()},
+	OpGetChildren2:         {"getChildren2", "GETC", ClassRead, rec[PathWatchRequest](), rec[NamesStatResponse]()},
+	OpCheck:                {"check", "CHEC", ClassRefused, rec[PathVersionRequest](), rec[Empty]()},
+	OpMulti:                {"multi", "MULT", ClassWrite, nil, nil},
+	OpCreate2:              {"create2", "CREA", ClassWrite, rec[CreateRequest](), rec[CreateResponse]()},
+	OpReconfig:             {"reconfig", "RECO", ClassWrite, rec[ReconfigRequest](), rec[DataResponse]()},
+	OpCheckWatches:         {"checkWatches", "CHKW", ClassRead, rec[PathKindRequest](), rec[Empty]()},
+	OpRemoveWatches:        {"removeWatches", "REMW", ClassRead, rec[PathKindRequest](), rec[Empty]()},
+	OpCreateContainer:      {"createContainer", "CREA", ClassWrite, rec[CreateRequest](), rec[CreateResponse]()},
+	OpDeleteContainer:      {"deleteContainer", "DELE", ClassRefused, rec[PathRequest](), rec[Empty]()},
+	OpCreateTTL:            {"createTTL", "CREA", ClassWrite, rec[CreateTTLRequest](), rec[CreateResponse]()},
+	OpMultiRead:            {"multiRead", "MLTR", ClassRead, nil, nil},
+	OpAuth:                 {"auth", "NA", ClassConn, rec[AuthRequest](), rec[Empty]()},
+	OpSetWatches:           {"setWatches", "SETW", ClassRead, rec[SetWatchesRequest](), rec[Empty]()},
+	OpSASL:                 {"sasl", "NA", ClassConn, rec[SASLRecord](), rec[SASLRecord]()},
+	OpGetEphemerals:        {"getEphemerals", "GETE", ClassRead, rec[SyncRecord](), rec[NamesResponse]()},
+	OpGetAllChildrenNumber: {"getAllChildrenNumber", "GETACN", ClassRead, rec[PathRequest](), rec[NumberResponse]()},
+	OpSetWatches2:          {"setWatches2", "STW2", ClassRead, rec[SetWatches2Request](), rec[Empty]()},
+	OpAddWatch:             {"addWatch", "ADDW", ClassRead, rec[PathKindRequest](), rec[NumberResponse]()},
+	OpWhoAmI:               {"whoAmI", "HOMI", ClassRead, rec[Empty](), rec[WhoAmIResponse]()},
+	OpCreateSession:        {"createSession", "SESS", ClassRefused, rec[ConnectRequest](), rec[ConnectResponse]()},
+	OpCloseSession:         {"closeSession", "CLOS", ClassWrite, rec[Empty](), rec[Empty]()},
 }
 
-// opFast holds class and served of the codes -16..127 for the hot path: a map look-up per request would be
-// dearer than decoding most records.
-var opFast [144]struct {
-	class  Class
-	served bool
-}
+// opFast holds the class of the codes -16..127 for the hot path: a map look-up per request would be dearer than
+// decoding most records.
+var opFast [144]Class
 
 func init() {
 	for op, row := range opTable {
-		opFast[op+16].class, opFast[op+16].served = row.class, row.served
+		opFast[op+16] = row.class
 	}
 }
 
 // Class returns what a server does with the operation.
 func (op Op) Class() Class {
 	if i := int64(op) + 16; i >= 0 && i < int64(len(opFast)) {
-		return opFast[i].class
+		return opFast[i]
 	}
 	return ClassUnknown
-}
-
-// Served reports whether this version answers the operation with more than error -6.
-func (op Op) Served() bool {
-	if i := int64(op) + 16; i >= 0 && i < int64(len(opFast)) {
-		return opFast[i].served
-	}
-	return false
 }
 
 // String is the operation's name in the protocol's description.

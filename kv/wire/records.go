@@ -291,6 +291,35 @@ func (q *SetWatches2Request) DecodeFrom(r *Reader) {
 	q.Persistent, q.Recursive = r.Strings(q.Persistent), r.Strings(q.Recursive)
 }
 
+// WalkWatches calls fn with every path of a setWatches or setWatches2 record, in the order of the bytes, and the number of
+// the list that it is in: data, exist, child, persistent, recursive. It builds no list, so a request of the largest size
+// costs nothing beyond its frame. A nil fn only checks the record; so does everything behind a false of fn. paths alias
+// body. Errors: ErrMarshalling; fn may have been called before it is found, so check first.
+func WalkWatches(op Op, body []byte, fn func(list int, path string) bool) (relative int64, err error) {
+	lists := 3
+	if op == OpSetWatches2 {
+		lists = 5
+	}
+	r := NewReader(body)
+	relative = r.Int64()
+	for list := range lists {
+		n := r.count(4)
+		if n < 0 {
+			r.fail()
+		}
+		for range n {
+			path := r.String()
+			if r.bad {
+				break
+			}
+			if fn != nil && !fn(list, path) {
+				fn = nil
+			}
+		}
+	}
+	return relative, r.Err()
+}
+
 // SASLRecord is a token of an authentication exchange, both ways. Nil is null.
 type SASLRecord struct{ Token []byte }
 

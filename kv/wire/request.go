@@ -70,3 +70,45 @@ func AppendRequest(dst []byte, req *kv.Request) []byte {
 	}
 	return dst
 }
+
+// sequenceBytes is the longest suffix of a sequential node: ten digits, and a sign once the counter has wrapped.
+const sequenceBytes = 11
+
+// ReplyBound returns an upper bound of the reply's record for a write, whatever comes of it. A server that bounds its
+// replies asks before it takes the write in: a write that was carried out must not be answered with an error. A record
+// that does not parse counts 0, as its answer has no record. Its cost is that of decoding the request.
+func ReplyBound(op Op, body []byte) int {
+	var req kv.Request
+	if DecodeRequest(op, body, &req) != nil {
+		return 0
+	}
+	if op != OpMulti {
+		return resultBound(&req)
+	}
+	done, failed := multiHeaderBytes, multiHeaderBytes
+	for i := range req.Ops {
+		done += multiHeaderBytes + resultBound(&req.Ops[i])
+		failed += multiHeaderBytes + 4
+	}
+	return max(done, failed)
+}
+
+func resultBound(req *kv.Request) int {
+	switch Op(req.Op) {
+	case OpCreate:
+		return 4 + len(req.Path) + sequenceBytes
+	case OpCreate2, OpCreateContainer, OpCreateTTL:
+		return 4 + len(req.Path) + sequenceBytes + StatBytes
+	case OpSetData, OpSetACL:
+		return StatBytes
+	}
+	return 0
+}
+
+// MaxReplyGrowth bounds how much longer the record of a write's reply can be than that of its request: ReplyBound is at
+// most MaxReplyGrowth times the request's length plus ReplySlack. (The worst is a multi of setData on the root: 22 bytes
+// become 77.)
+const (
+	MaxReplyGrowth = 4
+	ReplySlack     = 128
+)
