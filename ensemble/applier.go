@@ -325,9 +325,9 @@ func appendResult(dst []byte, op wire.Op, r *kv.Result) []byte {
 	switch op {
 	case wire.OpCreate:
 		return wire.AppendString(dst, r.Path)
-	case wire.OpCreate2:
+	case wire.OpCreate2, wire.OpCreateContainer, wire.OpCreateTTL:
 		return wire.AppendStat(wire.AppendString(dst, r.Path), &r.Stat)
-	case wire.OpSetData:
+	case wire.OpSetData, wire.OpSetACL:
 		return wire.AppendStat(dst, &r.Stat)
 	case wire.OpMulti:
 		return appendMultiResult(dst, r.Ops)

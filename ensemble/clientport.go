@@ -57,7 +57,10 @@ type clientPort struct {
 	stop      chan struct{}
 
 	settledZxid atomic.Uint64
-	nextConn    atomic.Uint64 // id of the newest connection
+	eventBytes  atomic.Int64 // what the unwritten events of all connections cost
+	// maxEventBytes is its bound, maxPortEventBytes but in tests.
+	maxEventBytes int64
+	nextConn      atomic.Uint64 // id of the newest connection
 
 	reserved atomic.Bool // this member's share of file descriptors is kept (fdlimit.go)
 
@@ -95,7 +98,8 @@ type settleWaiter struct {
 
 func newClientPort(cfg *Config, tree *kv.Tree, in *intake, clock *tickClock) *clientPort {
 	return &clientPort{
-		cfg: cfg, log: cfg.Logger, maxFrame: cfg.MaxFrameBytes, tree: tree, intake: in, clock: clock,
+		maxEventBytes: maxPortEventBytes,
+		cfg:           cfg, log: cfg.Logger, maxFrame: cfg.MaxFrameBytes, tree: tree, intake: in, clock: clock,
 		gate: newGate(), ids: newSessionIDs(cfg.ID, time.Now()), sessions: newSessionTable(),
 		local:    newLocalSessions(),
 		tokens:   newTokenBucket(cfg.ConnectionTokens, cfg.ConnectionTokenFillCount, cfg.ConnectionTokenFillTime, time.Now()),
@@ -143,7 +147,7 @@ func (p *clientPort) drain() {
 	p.each(func(c *conn) {
 		_ = c.nc.SetWriteDeadline(deadline)
 		c.wmu.Lock()
-		c.pump()
+		c.pump(true)
 		c.wmu.Unlock()
 	})
 }
@@ -226,6 +230,7 @@ func (p *clientPort) drop(c *conn) {
 	}
 	c.wmu.Lock() // whoever is still answering may set watches; from now on pump finds the connection closed
 	p.tree.RemoveWatcher(c)
+	c.forget()
 	c.wmu.Unlock()
 	p.latency.received.Add(c.received.Load())
 	p.latency.sent.Add(c.sent.Load())

@@ -1,7 +1,6 @@
 package ensemble
 
 import (
-	"encoding/binary"
 	"errors"
 	"io"
 	"net"
@@ -14,16 +13,22 @@ import (
 )
 
 // Bounds of one connection. A reader that reaches one of the first two stops reading; a client that does not
-// read its replies therefore stops itself. Events cannot wait like that: a client that lets them pile up is cut.
+// read its replies therefore stops itself. Events cannot wait like that, and their number is not the client's to choose:
+// a million watches may fire in one transaction. A client that reads gets them all. One that does not is cut when a write
+// to it has blocked for its session's time-out, or as soon as the events of all connections exceed the port's bound and
+// its own exceed what every connection may have.
 const (
-	maxConnSlots  = 1024    // requests without a written reply
-	maxConnBytes  = 4 << 20 // bytes of their bodies; a single larger request is admitted alone
-	maxConnEvents = 65536   // watch events not yet written
-	maxEventBytes = 8 << 20 // bytes of their paths
-	maxReadBatch  = 128     // writes handed to the loop at once
-	flushBytes    = 64 << 10
-	keepOutBytes  = 128 << 10 // a larger output buffer is not kept
-	keepEvents    = 1024      // nor a longer queue of events
+	maxConnSlots = 1024    // requests without a written reply
+	maxConnBytes = 4 << 20 // bytes of their bodies; a single larger request is admitted alone
+	// maxConnEventBytes is what unwritten events of one connection may cost as long as there is room for all: see Event.
+	maxConnEventBytes = 8 << 20
+	// maxPortEventBytes is what the unwritten events of all connections may cost together.
+	maxPortEventBytes = 512 << 20
+	eventOverhead     = 64
+	maxReadBatch      = 128       // writes handed to the loop at once
+	flushBytes        = 64 << 10  // written at once; a longer reply is streamed (stream.go)
+	keepOutBytes      = 128 << 10 // a larger output buffer is not kept
+	keepEvents        = 1024      // nor a longer queue of events
 )
 
 // conn is one client connection: TCP or in-process.
@@ -74,15 +79,29 @@ type conn struct {
 	local  *localSession // of its session, if that is local
 	charge charge        // of the present frame, until a slot takes it
 	readAt time.Time
+	// auth are the identities for the requests to come, admitted whether they are enough for any (auth.go).
+	auth     kv.Credentials
+	admitted bool
+
+	creds atomic.Pointer[kv.Credentials] // the same for others
 
 	// ---- owned by whoever holds wmu (pump) ----
-	wmu      sync.Mutex
-	out      []byte
-	run      []*slot    // taken off the ring, being answered
-	pending  []kv.Event // taken off events, not yet written
-	lastView *kv.View   // of the last write or sync answered, for the reads behind it
-	lastZxid kv.Zxid    // greatest zxid in a header so far
-	names    []string   // of children, reused
+	wmu  sync.Mutex
+	out  []byte
+	mark int // of the frame begun in out
+	// run: taken off the ring; run[:at] is answered. More than that is left only for the writer (handOver).
+	run          []*slot
+	at           int
+	patient      bool       // the writer pumps, who may wait for the client
+	pending      []kv.Event // taken off events; from first on not yet written
+	first        int
+	pendingBytes int64
+	lastView     *kv.View // of the last write or sync answered, for the reads behind it
+	lastZxid     kv.Zxid  // greatest zxid in a header so far
+	names        []string // of children, reused, like reads
+	reads        []wire.ReadOp
+	streaming    stream
+	sizes        replySizes
 
 	// ---- under mu ----
 	mu        sync.Mutex
@@ -94,7 +113,7 @@ type conn struct {
 	tail       *slot
 	openSync   *slot // the newest sync without a result
 	events     []kv.Event
-	eventBytes int
+	eventBytes int64
 	pings      int
 	pingAt     time.Time // when the last of them came
 	stats      connStats
@@ -114,6 +133,7 @@ func newConn(port *clientPort, nc net.Conn) *conn {
 	c.frames = wire.NewFrameReader(nc, port.maxFrame)
 	c.heard.Store(port.clock.now())
 	c.stats.begin(time.Now())
+	c.setCredentials(firstCredentials(c.ip))
 	return c
 }
 
@@ -130,6 +150,8 @@ func (c *conn) close(reason string) {
 	}
 	c.closed = true
 	close(c.done)
+	c.port.eventBytes.Add(-c.eventBytes)
+	c.events, c.eventBytes = nil, 0
 	c.cond.Broadcast()
 	c.mu.Unlock()
 	c.port.intake.end(c) // what was not sent yet must not be
@@ -149,28 +171,26 @@ func (c *conn) isClosed() bool {
 
 // Event implements kv.Watcher. It is called under a lock of the watch table and only queues.
 func (c *conn) Event(e kv.Event) {
+	cost := int64(len(e.Path)) + eventOverhead
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()
 		return
 	}
 	c.events = append(c.events, e)
-	c.eventBytes += len(e.Path)
-	over := len(c.events) > maxConnEvents || c.eventBytes > maxEventBytes
+	c.eventBytes += cost
+	own := c.eventBytes
 	mark := !c.dirty
 	c.dirty = true
 	c.mu.Unlock()
 	if mark {
 		c.port.markDirty(c)
 	}
-	if over {
+	if all := c.port.eventBytes.Add(cost); all > c.port.maxEventBytes && own > maxConnEventBytes {
 		// Not here: closing logs, and a lock of the watch table is held.
 		c.port.group.Go(func() { c.close("watch events piled up unread") })
 	}
 }
-
-// MayRead implements kv.Watcher.
-func (c *conn) MayRead(kv.AccessList) bool { return true }
 
 // begin implements the applier's half of "a read behind my write sees exactly that write": it returns
 // whether a read waits for the state this write makes, and from now on none can.
@@ -198,7 +218,7 @@ func (c *conn) finishLocked(s *slot) {
 func (c *conn) writeLoop() {
 	for range c.wake.c {
 		c.wmu.Lock()
-		ok := c.pump()
+		ok := c.pump(true)
 		c.wmu.Unlock()
 		if !ok {
 			c.close("")
@@ -207,19 +227,21 @@ func (c *conn) writeLoop() {
 	}
 }
 
-// tryPump is the reader's way to answer what it has just queued. If the writer is at it, the writer does it.
+// tryPump is the reader's way to answer what it has just queued. If the writer is at it, the writer does it; likewise
+// if it takes long, because a reader that waits does not see the pings of its client.
 func (c *conn) tryPump() bool {
 	if !c.wmu.TryLock() {
 		c.wake.signal()
 		return true
 	}
 	defer c.wmu.Unlock()
-	return c.pump()
+	return c.pump(false)
 }
 
-// pump writes everything that may be written now, in order. It reports false when the connection is over.
-// wmu is held.
-func (c *conn) pump() bool {
+// pump writes everything that may be written now, in order. It reports false when the connection is over. patient says
+// that it may wait for the client; otherwise a long reply is left to the writer. wmu is held.
+func (c *conn) pump(patient bool) bool {
+	c.patient = patient
 	for {
 		if !c.port.mayAnswer(c) {
 			return !c.isClosed() // reopening wakes the writer
@@ -232,7 +254,7 @@ func (c *conn) pump() bool {
 			return false
 		}
 		c.takeEvents()
-		c.run = c.ring.takeReady(c.run[:0])
+		c.run = c.ring.takeReady(c.run)
 		pings := c.pings
 		if pings > 0 {
 			c.stats.note(wire.OpPing, wire.XidPing, max(settled, c.lastZxid), c.pingAt, time.Now())
@@ -241,110 +263,157 @@ func (c *conn) pump() bool {
 		idle := c.ring.len() == 0
 		c.mu.Unlock()
 
-		if len(c.run) == 0 && pings == 0 && (len(c.pending) == 0 || c.pending[0].Zxid > max(settled, c.lastZxid)) {
+		if len(c.run) == 0 && pings == 0 && (c.first == len(c.pending) || c.pending[c.first].Zxid > max(settled, c.lastZxid)) {
 			return true
 		}
-		last := false
-		for _, s := range c.run {
-			c.answer(s)
-			c.sent.Add(1)
-			if last = s.last; last {
-				break
+		last, left := false, false
+		for c.at < len(c.run) && !last && !left {
+			s := c.run[c.at]
+			switch c.answer(s) {
+			case broken:
+				return false
+			case handOver:
+				left = true
+				continue
+			case answered:
 			}
+			c.at++
+			c.sent.Add(1)
+			last = s.last
 			if len(c.out) >= flushBytes && !c.flush() {
 				return false
 			}
 		}
-		if !last {
+		if !last && !left {
 			// If something is left in the ring, its head waits for a result newer than settled.
-			c.writeEvents(max(settled, c.lastZxid))
-		}
-		if idle {
-			c.lastZxid = max(c.lastZxid, settled) // for pings: nothing older will be answered any more
+			if !c.writeEvents(max(settled, c.lastZxid)) {
+				return false
+			}
+			if idle {
+				c.lastZxid = max(c.lastZxid, settled) // for pings: nothing older will be answered any more
+			}
+			c.lastView = nil // reads that need it were taken together with their write
 		}
 		for range pings {
 			c.writeHeader(wire.XidPing, int64(c.lastZxid), kv.CodeOK)
 			c.sent.Add(1)
 		}
-		c.lastView = nil // reads that need it were taken together with their write
 		if !c.flush() || last {
 			return false
 		}
 		c.recycle()
+		if left {
+			c.wake.signal()
+			return true
+		}
 	}
 }
 
 // takeEvents moves queued events to pending, in zxid order. c.mu is held.
 func (c *conn) takeEvents() {
+	if len(c.events) == 0 {
+		return
+	}
+	if c.first > len(c.pending)/2 { // what is written leaves its place
+		rest := copy(c.pending, c.pending[c.first:])
+		clear(c.pending[rest:])
+		c.pending, c.first = c.pending[:rest], 0
+	}
+	late := false
 	for _, e := range c.events {
 		i := len(c.pending)
 		c.pending = append(c.pending, e)
 		// An event raised by setting a watch on an older view may arrive behind newer ones.
-		for i > 0 && c.pending[i-1].Zxid > e.Zxid {
+		for i > c.first && c.pending[i-1].Zxid > e.Zxid {
 			c.pending[i] = c.pending[i-1]
 			i--
 		}
 		c.pending[i] = e
+		late = late || e.Late
 	}
 	clear(c.events)
 	if cap(c.events) > keepEvents {
 		c.events = nil
 	}
 	c.events = c.events[:0]
+	c.pendingBytes += c.eventBytes
 	c.eventBytes = 0
+	if late {
+		c.dropDoubles()
+	}
 }
 
-// writeEvents writes the pending events up to z.
-func (c *conn) writeEvents(z kv.Zxid) {
-	n := 0
-	for n < len(c.pending) && c.pending[n].Zxid <= z {
-		e := &c.pending[n]
-		c.out = wire.AppendEventFrame(c.out, int64(e.Zxid), int32(e.Type), e.Path)
-		c.sent.Add(1)
-		n++
+// dropDoubles removes each late event (kv.Event) that has another of its type and path beside it.
+func (c *conn) dropDoubles() {
+	type what struct {
+		t    kv.EventType
+		path string
 	}
-	if n > 0 {
-		rest := copy(c.pending, c.pending[n:])
-		clear(c.pending[rest:])
-		c.pending = c.pending[:rest]
-		if rest == 0 && cap(c.pending) > keepEvents {
+	seen := make(map[what]bool)
+	for i := c.first; i < len(c.pending); i++ {
+		if e := &c.pending[i]; !e.Late {
+			seen[what{e.Type, e.Path}] = true
+		}
+	}
+	kept := c.pending[:c.first]
+	for _, e := range c.pending[c.first:] {
+		if e.Late {
+			w := what{e.Type, e.Path}
+			if seen[w] {
+				c.releaseEvent(&e)
+				continue
+			}
+			seen[w] = true
+			e.Late = false // from now on an event like all others
+		}
+		kept = append(kept, e)
+	}
+	clear(c.pending[len(kept):])
+	c.pending = kept
+}
+
+// releaseEvent takes an event off the account.
+func (c *conn) releaseEvent(e *kv.Event) {
+	cost := int64(len(e.Path)) + eventOverhead
+	c.pendingBytes -= cost
+	c.port.eventBytes.Add(-cost)
+}
+
+// writeEvents writes the pending events up to z. It reports false when the connection is over.
+func (c *conn) writeEvents(z kv.Zxid) bool {
+	from := c.first
+	bytes := int64(0)
+	for c.first < len(c.pending) && c.pending[c.first].Zxid <= z {
+		e := &c.pending[c.first]
+		before := len(c.out)
+		c.out = wire.AppendEventFrame(c.out, int64(e.Zxid), int32(e.Type), e.Path)
+		bytes += int64(len(c.out) - before)
+		c.releaseEvent(e)
+		*e = kv.Event{}
+		c.first++
+		if len(c.out) >= flushBytes && !c.flush() {
+			return false
+		}
+	}
+	n := c.first - from
+	if n == 0 {
+		return true
+	}
+	c.sent.Add(int64(n))
+	c.port.counters.watchBytes.Add(bytes)
+	if c.first == len(c.pending) {
+		c.pending, c.first = c.pending[:0], 0
+		if cap(c.pending) > keepEvents {
 			c.pending = nil
 		}
 	}
+	return true
 }
 
-// answer writes one slot's reply, the events it must follow before it.
-func (c *conn) answer(s *slot) {
-	switch s.kind {
-	case slotRead:
-		if s.view == nil {
-			s.view = c.lastView
-		}
-		c.answerRead(s)
-		s.view = nil
-		return
-	case slotRefused:
-		if s.view == nil && c.lastView != nil {
-			s.view = c.lastView
-		}
-		if s.code == kv.CodeUnimplemented && s.last {
-			c.writeHeader(s.xid, -1, s.code) // an unknown code
-			return
-		}
-		s.zxid = c.lastZxid
-		if s.view != nil {
-			s.zxid = max(s.zxid, s.view.Zxid())
-		}
-	default:
-		c.lastView = s.view
-	}
-	c.writeEvents(s.zxid)
-	c.lastZxid = max(c.lastZxid, s.zxid)
-	c.out = append(c.out, 0, 0, 0, 0)
-	mark := len(c.out)
-	c.out = (&wire.ReplyHeader{Xid: s.xid, Zxid: int64(s.zxid), Err: s.code}).AppendTo(c.out)
-	c.out = append(c.out, s.reply...)
-	binary.BigEndian.PutUint32(c.out[mark-4:], uint32(len(c.out)-mark))
+// forget drops what has been queued for a connection that is over. wmu is held, and pump will do nothing any more.
+func (c *conn) forget() {
+	c.port.eventBytes.Add(-c.pendingBytes)
+	c.pending, c.first, c.pendingBytes = nil, 0, 0
 }
 
 // writeHeader writes a reply without a record.
@@ -359,25 +428,32 @@ func (c *conn) flush() bool {
 	if len(c.out) == 0 {
 		return true
 	}
-	c.writing.Store(c.port.clock.now() + 1)
-	_, err := c.nc.Write(c.out)
-	c.writing.Store(0)
+	ok := c.writeOut(c.out, c.port.clock.now())
 	if cap(c.out) > keepOutBytes {
 		c.out = nil
 	}
 	c.out = c.out[:0]
+	return ok
+}
+
+// writeOut writes b to the socket. since is the tick from which the janitor counts.
+func (c *conn) writeOut(b []byte, since int64) bool {
+	c.writing.Store(max(since, 0) + 1)
+	_, err := c.nc.Write(b)
+	c.writing.Store(0)
 	return err == nil
 }
 
 // recycle returns the answered slots.
 func (c *conn) recycle() {
-	if len(c.run) == 0 {
+	done := c.run[:c.at]
+	if len(done) == 0 {
 		return
 	}
 	var lat answeredBatch
 	now := time.Now()
 	c.mu.Lock()
-	for _, s := range c.run {
+	for _, s := range done {
 		lat.add(c.port, now.Sub(s.at), s.kind)
 		c.stats.note(s.op, s.xid, c.lastZxid, s.at, now)
 		c.held--
@@ -389,8 +465,10 @@ func (c *conn) recycle() {
 	c.cond.Broadcast()
 	c.mu.Unlock()
 	c.port.noteAnswered(&lat)
-	clear(c.run)
-	c.run = c.run[:0]
+	c.port.noteSizes(&c.sizes)
+	rest := copy(c.run, c.run[c.at:])
+	clear(c.run[rest:])
+	c.run, c.at = c.run[:rest], 0
 }
 
 // closedByPeer reports whether a read error is an ordinary end.

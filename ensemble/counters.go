@@ -49,6 +49,22 @@ func (g *sizeGauge) note(n int64) {
 	lower(&g.minP, n+1)
 }
 
+// noteBatch records a batch by its last, least and greatest value.
+func (g *sizeGauge) noteBatch(last, least, most int64) {
+	g.lastP.Store(last + 1)
+	raise(&g.maxP, most+1)
+	lower(&g.minP, least+1)
+}
+
+// noteSizes takes over the lengths of a batch of replies.
+func (p *clientPort) noteSizes(r *replySizes) {
+	if r.n > 0 {
+		p.counters.responseBytes.Add(r.sum)
+		p.counters.responseSize.noteBatch(r.last, r.least, r.most)
+		*r = replySizes{}
+	}
+}
+
 func (g *sizeGauge) read() (last, least, most int64) {
 	return g.lastP.Load() - 1, g.minP.Load() - 1, g.maxP.Load() - 1
 }

@@ -18,7 +18,7 @@ import (
 func newTestConn(t *testing.T, maxCount int) (*conn, *intake) {
 	t.Helper()
 	in := newIntake(1, maxCount, 1<<20, newWaker())
-	port := &clientPort{intake: in, clock: &tickClock{}, maxFrame: 1 << 10}
+	port := &clientPort{cfg: &Config{}, intake: in, clock: &tickClock{}, maxFrame: 1 << 10}
 	nc, other := net.Pipe()
 	t.Cleanup(func() { _, _ = nc.Close(), other.Close() })
 	return newConn(port, nc), in

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -97,11 +98,11 @@ func TestIntakeBoundHoldsClientsBack(t *testing.T) {
 	}
 }
 
-// Watch events that a client lets pile up are bounded: the connection is cut, the applier does not wait.
-func TestEventsOfAClientThatDoesNotReadAreBounded(t *testing.T) {
-	m, _ := startSingle(t, nil)
-	near, far := net.Pipe() // unbuffered: nothing leaves before it is read
-	defer near.Close()
+// pipedConn is a connection without a handshake whose client end takes nothing before it is read.
+func pipedConn(t *testing.T, m *Member) (*conn, net.Conn) {
+	t.Helper()
+	near, far := net.Pipe()
+	t.Cleanup(func() { _ = near.Close() })
 	if !m.port.serve(far) {
 		t.Fatal("refused")
 	}
@@ -111,11 +112,50 @@ func TestEventsOfAClientThatDoesNotReadAreBounded(t *testing.T) {
 		m.port.each(func(o *conn) { c = o })
 		return c != nil
 	})
-	for i := range maxConnEvents + 1 {
-		c.Event(kv.Event{Type: kv.EventNodeCreated, Path: "/x", Zxid: kv.Zxid(i + 1)})
+	return c, near
+}
+
+// Watch events that a client lets pile up are bounded: when all connections together have too many, one with more than
+// its share is cut. The applier does not wait.
+func TestEventsOfAClientThatDoesNotReadAreBounded(t *testing.T) {
+	m, _ := startSingle(t, nil)
+	m.port.maxEventBytes = 2 * maxConnEventBytes
+	c, near := pipedConn(t, m)
+	path := "/" + strings.Repeat("x", 1000)
+	for i := range m.port.maxEventBytes/1000 + 1 {
+		c.Event(kv.Event{Type: kv.EventNodeCreated, Path: path, Zxid: kv.Zxid(i + 1)})
 	}
 	if _, err := near.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Fatalf("read: %v", err)
+	}
+	eventually(t, "the account is settled", func() bool { return m.port.eventBytes.Load() == 0 })
+}
+
+// A million watches may fire at once: that alone is no reason to cut a client that reads.
+func TestAMillionEventsReachAClientThatReads(t *testing.T) {
+	m, addr := startSingle(t, nil)
+	r := dialRaw(t, addr)
+	r.session()
+	c := m.onlyConn(t)
+	const n = 1_000_000
+	z := m.port.settled()
+	for range n {
+		c.Event(kv.Event{Type: kv.EventNodeDataChanged, Path: "/storm/of/events", Zxid: z})
+	}
+	c.wake.signal()
+	for i := range n {
+		f, err := r.fr.Next()
+		if err != nil {
+			t.Fatalf("event %d: %v", i, err)
+		}
+		if h, _, _ := wire.SplitReply(f); h.Xid != wire.XidEvent || h.Zxid != int64(z) {
+			t.Fatalf("event %d: %+v", i, h)
+		}
+	}
+	r.send(request(1, wire.OpExists, record(&wire.PathWatchRequest{Path: "/"})))
+	r.wantReply(1, kv.CodeOK)
+	if left := m.port.eventBytes.Load(); left != 0 {
+		t.Errorf("%d bytes of events are still on the account", left)
 	}
 }
 

@@ -263,7 +263,6 @@ func TestBadInputOfClients(t *testing.T) {
 		{name: "createSession from a client", bytes: request(5, wire.OpCreateSession, nil), code: kv.CodeUnimplemented, zxid: -1, close: true},
 		{name: "check outside a multi", bytes: request(5, wire.OpCheck, record(&wire.PathVersionRequest{Path: "/"})), code: kv.CodeUnimplemented, zxid: -1, close: true},
 		{name: "deleteContainer", bytes: request(5, wire.OpDeleteContainer, path("/")), code: kv.CodeUnimplemented, zxid: -1, close: true},
-		{name: "an operation of a later version", bytes: request(5, wire.OpWhoAmI, nil), code: kv.CodeUnimplemented},
 		{name: "read without its record", bytes: request(5, wire.OpGetData, nil), code: kv.CodeMarshallingError},
 		{name: "read with an impossible length", bytes: request(5, wire.OpExists, []byte{0x7f, 0xff, 0xff, 0xff, '/'}), code: kv.CodeMarshallingError},
 		{name: "read with length -2", bytes: request(5, wire.OpExists, []byte{0xff, 0xff, 0xff, 0xfe}), code: kv.CodeMarshallingError},

@@ -2,7 +2,6 @@ package ensemble
 
 import (
 	"errors"
-	"slices"
 	"time"
 
 	"kvd/kv"
@@ -99,20 +98,22 @@ func (c *conn) handle(frame []byte) bool {
 	c.bytesIn += int64(len(frame))
 	class := h.Op.Class()
 	switch {
-	case class == wire.ClassPing:
-		return c.ping()
-	case class == wire.ClassUnknown || class == wire.ClassRefused:
-		if !c.enqueue(slot{kind: slotRefused, xid: h.Xid, op: h.Op, code: kv.CodeUnimplemented, last: true}) {
-			return false
-		}
-		return c.awaitEnd()
+	case !c.admitted && class != wire.ClassConn:
+		return c.refuseUnauthenticated(h)
 	case c.readOnly.Load() && (class == wire.ClassWrite || class == wire.ClassSync) && h.Op != wire.OpCloseSession:
 		return c.enqueue(slot{kind: slotRefused, xid: h.Xid, op: h.Op, code: kv.CodeNotReadOnly})
-	case !h.Op.Served():
-		return c.enqueue(slot{kind: slotRefused, xid: h.Xid, op: h.Op, code: kv.CodeUnimplemented})
 	}
-	s := slot{xid: h.Xid, op: h.Op, body: body, cost: int64(len(body)) + slotOverhead, session: c.sessionID()}
+	s := slot{xid: h.Xid, op: h.Op, body: body, cost: int64(len(body)) + slotOverhead, session: c.sessionID(), auth: c.auth}
 	switch class {
+	case wire.ClassPing:
+		return c.ping()
+	case wire.ClassConn:
+		if h.Op == wire.OpSASL {
+			return c.handleSASL(h, body)
+		}
+		return c.handleAuth(h, body)
+	case wire.ClassRead:
+		s.kind = slotRead
 	case wire.ClassWrite:
 		s.kind = slotWrite
 		if l := c.ownLocal(); l != nil {
@@ -125,20 +126,49 @@ func (c *conn) handle(frame []byte) bool {
 				s.local = true
 			}
 		}
-		if h.Op == wire.OpCloseSession {
+		switch {
+		case h.Op == wire.OpCloseSession:
 			s.last = true
 			return c.enqueue(s) && c.awaitEnd()
+		case h.Op == wire.OpReconfig:
+			return c.refuseReconfig(s)
+		case !c.answerable(h.Op, body):
+			s.refuse(kv.CodeMarshallingError)
 		}
 	case wire.ClassSync:
 		s.kind = slotSync
 		var q wire.SyncRecord
-		if err := wire.Decode(body, &q); err != nil {
-			s.kind, s.code, s.body = slotRefused, kv.CodeMarshallingError, nil
+		if wire.Decode(body, &q) != nil || !c.fits(len(body)) {
+			s.refuse(kv.CodeMarshallingError)
 		}
-	default:
-		s.kind = slotRead
+	case wire.ClassUnknown, wire.ClassRefused:
+		return c.enqueue(slot{kind: slotAside, xid: h.Xid, op: h.Op, zxid: noZxid, code: kv.CodeUnimplemented, last: true}) && c.awaitEnd()
 	}
 	return c.enqueue(s)
+}
+
+// noZxid is -1 in a header.
+const noZxid = ^kv.Zxid(0)
+
+// refuse makes the slot one that is answered with an error of the record.
+func (s *slot) refuse(code kv.Code) { s.kind, s.code, s.body = slotRefused, code, nil }
+
+// refuseReconfig answers a reconfiguration, which this member does not carry out: it is disabled (zookeeper-protocol 3.9).
+func (c *conn) refuseReconfig(s slot) bool {
+	var q wire.ReconfigRequest
+	code := kv.CodeReconfigDisabled
+	if wire.Decode(s.body, &q) != nil {
+		code = kv.CodeMarshallingError
+	}
+	s.refuse(code)
+	return c.enqueue(s)
+}
+
+// answerable reports whether the reply of a write will be short enough, whatever comes of it. It is asked before the
+// write is taken in: one that was carried out must not be answered with an error, and not with a reply that its client
+// cannot read.
+func (c *conn) answerable(op wire.Op, body []byte) bool {
+	return c.fits(wire.MaxReplyGrowth*len(body)+wire.ReplySlack) || c.fits(wire.ReplyBound(op, body))
 }
 
 // slotOverhead is what a request without a body costs.
@@ -197,7 +227,7 @@ func (c *conn) enqueue(q slot) bool {
 		return false
 	}
 	s := c.newSlotLocked()
-	reply := s.reply
+	reply := append(s.reply[:0], q.reply...)
 	*s = q
 	s.conn, s.reply, s.at = c, reply, c.readAt
 	s.charge, c.charge = c.charge, charge{}
@@ -259,89 +289,4 @@ func (c *conn) awaitEnd() bool {
 	}
 	c.close("")
 	return false
-}
-
-// answerRead answers a read from its view and sets the watch it asked for. Called by pump, wmu held.
-func (c *conn) answerRead(s *slot) {
-	z := max(s.view.Zxid(), c.lastZxid)
-	var q wire.PathWatchRequest
-	var code kv.Code
-	var stat kv.Stat
-	var data []byte
-	if err := wire.Decode(s.body, &q); err != nil {
-		code = kv.CodeMarshallingError
-	} else {
-		switch s.op {
-		case wire.OpExists:
-			stat, err = s.view.Exists(q.Path)
-		case wire.OpGetData:
-			data, stat, err = s.view.Get(q.Path)
-		default:
-			c.names, stat, err = s.view.Children(q.Path, c.names[:0])
-		}
-		code = kv.CodeOf(err)
-		if q.Watch && (code == kv.CodeOK || code == kv.CodeNoNode) {
-			c.setWatch(s, q.Path)
-		}
-	}
-	c.writeEvents(z)
-	c.lastZxid = z
-	out, mark := wire.BeginFrame(c.out)
-	out = (&wire.ReplyHeader{Xid: s.xid, Zxid: int64(z), Err: code}).AppendTo(out)
-	if code == kv.CodeOK {
-		switch s.op {
-		case wire.OpExists:
-			out = wire.AppendStat(out, &stat)
-		case wire.OpGetData:
-			out = wire.AppendStat(wire.AppendBuffer(out, data), &stat)
-		case wire.OpGetChildren:
-			out = wire.AppendStrings(out, c.names)
-		default:
-			out = wire.AppendStat(wire.AppendStrings(out, c.names), &stat)
-		}
-	}
-	c.out = wire.EndFrame(out, mark)
-	if cap(c.names) > maxKeptNames {
-		c.names = nil
-	} else {
-		clear(c.names)
-	}
-}
-
-// maxKeptNames bounds the list of children that an idle connection keeps.
-const maxKeptNames = 1024
-
-// setWatch registers the connection for the next change after the view that the read was answered from; if
-// there was one already the event is queued at once. Of a node that is missing, only exists sets a watch.
-func (c *conn) setWatch(s *slot, path string) {
-	kind := kv.WatchData
-	if s.op == wire.OpGetChildren || s.op == wire.OpGetChildren2 {
-		kind = kv.WatchChildren
-	}
-	c.port.tree.WatchAt(s.view, path, kind, c, s.op == wire.OpExists)
-	// If it fired at once, replies further on must not overtake the event. And if an earlier watch on the same path
-	// fired for the same change, and that event is still to come, one is enough: the watch was one.
-	c.mu.Lock()
-	fired := len(c.events) > 0
-	c.takeEvents()
-	c.mu.Unlock()
-	if fired {
-		c.dropDouble(path, s.view.Zxid()+1)
-	}
-}
-
-// dropDouble removes the pending event at z for path if there is another of its kind.
-func (c *conn) dropDouble(path string, z kv.Zxid) {
-	for i := range c.pending {
-		if e := &c.pending[i]; e.Zxid != z || e.Path != path {
-			continue
-		}
-		for j := i + 1; j < len(c.pending); j++ {
-			if c.pending[j].Path == path && c.pending[j].Type == c.pending[i].Type {
-				c.pending = slices.Delete(c.pending, i, i+1)
-				return
-			}
-		}
-		return
-	}
 }

@@ -16,7 +16,8 @@ const (
 	slotSync                    // the applier, when the confirmed read point is applied
 	slotCreate                  // handshake of a new session: as slotWrite, but not in the connection's ring
 	slotResume                  // handshake of a session that exists: the leader's word
-	slotRefused                 // code alone
+	slotRefused                 // code alone, with the zxid of the state before it
+	slotAside                   // code, zxid and reply are there: of the connection, not of the state
 	slotUpgrade                 // makes a local session global; not in the ring, nobody waits for it
 )
 
@@ -73,7 +74,9 @@ const (
 )
 
 // ready reports whether the slot can be answered when it is at the head of its ring. conn.mu is held.
-func (s *slot) ready() bool { return s.done || s.kind == slotRead || s.kind == slotRefused }
+func (s *slot) ready() bool {
+	return s.done || s.kind == slotRead || s.kind == slotRefused || s.kind == slotAside
+}
 
 // reset prepares a slot for another request, keeping its reply buffer.
 func (s *slot) reset() {

@@ -153,7 +153,7 @@ func (t *Tree) raiseOneShot(v *View, path string, kind WatchKind, p *party, m wa
 // raise queues an event for what changed between two views, if the watcher may know.
 func raise(was, now *View, event EventType, path string, w Watcher) {
 	if mayRead(w, accessBetween(was, now, event, path)) {
-		w.Event(Event{Type: event, Path: path, Zxid: was.zxid + 1})
+		w.Event(Event{Type: event, Path: path, Zxid: was.zxid + 1, Late: true})
 	}
 }
 

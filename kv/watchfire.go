@@ -128,7 +128,7 @@ func (t *Tree) fireLocked(c *change) {
 
 // fireNode lists the watchers of the node, at its path and recursive ones above.
 func (t *Tree) fireNode(c *change, event EventType, want, consume watchModes) {
-	row := firedRow{Event{event, c.path, c.zxid}, c.access, c.hash}
+	row := firedRow{Event{Type: event, Path: c.path, Zxid: c.zxid}, c.access, c.hash}
 	listed := t.fire(&row, &t.watches.stripeOf(c.hash).table, c.path, c.hash, want, consume, false)
 	above := &t.watches.recursive.table
 	if above.n == 0 {
@@ -142,7 +142,7 @@ func (t *Tree) fireNode(c *change, event EventType, want, consume watchModes) {
 
 // fireChildren lists the watchers of a node's children.
 func (t *Tree) fireChildren(path string, hash uint32, access AccessList, z Zxid) {
-	row := firedRow{Event{EventNodeChildrenChanged, path, z}, access, hash}
+	row := firedRow{Event{Type: EventNodeChildrenChanged, Path: path, Zxid: z}, access, hash}
 	t.fire(&row, &t.watches.stripeOf(hash).table, path, hash, modesInChild, modeChild, false)
 }
 

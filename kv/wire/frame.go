@@ -18,6 +18,11 @@ func EndFrame(dst []byte, mark int) []byte {
 	return dst
 }
 
+// PutFrameLength writes the length of a frame whose body is not all there yet, and may never be in dst.
+func PutFrameLength(dst []byte, mark, body int) {
+	binary.BigEndian.PutUint32(dst[mark:], uint32(body))
+}
+
 const (
 	minChunkBytes = 4 << 10  // what an idle connection costs
 	maxChunkBytes = 64 << 10 // what one read of a busy connection brings

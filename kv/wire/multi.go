@@ -13,8 +13,8 @@ type MultiHeader struct {
 	Err  int32 // -1 in requests and at the end
 }
 
-// multiHeaderBytes is its length.
-const multiHeaderBytes = 9
+// MultiHeaderBytes is the length of a MultiHeader.
+const MultiHeaderBytes = 9
 
 // AppendTo implements Record.
 func (h *MultiHeader) AppendTo(dst []byte) []byte {

@@ -85,10 +85,10 @@ func ReplyBound(op Op, body []byte) int {
 	if op != OpMulti {
 		return resultBound(&req)
 	}
-	done, failed := multiHeaderBytes, multiHeaderBytes
+	done, failed := MultiHeaderBytes, MultiHeaderBytes
 	for i := range req.Ops {
-		done += multiHeaderBytes + resultBound(&req.Ops[i])
-		failed += multiHeaderBytes + 4
+		done += MultiHeaderBytes + resultBound(&req.Ops[i])
+		failed += MultiHeaderBytes + 4
 	}
 	return max(done, failed)
 }

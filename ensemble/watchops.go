@@ -1,0 +1,112 @@
+package ensemble
+
+import (
+	"kvd/kv"
+	"kvd/kv/wire"
+)
+
+// setWatch registers the connection for the next change after the view that the read was answered from; if there was
+// one already the event is queued at once. also: a node that is missing is watched too.
+func (c *conn) setWatch(s *slot, path string, kind kv.WatchKind, also bool) {
+	c.port.tree.WatchAt(s.view, path, kind, c, also)
+	c.caughtUp()
+}
+
+// caughtUp takes what setting watches has raised at once, before any reply further on is written: it must not overtake
+// the event.
+func (c *conn) caughtUp() {
+	c.mu.Lock()
+	c.takeEvents()
+	c.mu.Unlock()
+}
+
+// answerWatchOp is addWatch, checkWatches and removeWatches. They take effect at their place in the order of the
+// connection, with its watches as they are then. No node is looked at, no permission asked (zookeeper-protocol 3.5).
+//
+// An event that was raised before removeWatches is answered but belongs behind the reply in the order of zxids still
+// arrives, as it may with ZooKeeper.
+func (c *conn) answerWatchOp(s *slot) progress {
+	var q wire.PathKindRequest
+	if wire.Decode(s.body, &q) != nil {
+		return c.refuse(s, kv.CodeMarshallingError)
+	}
+	tree := c.port.tree
+	if s.op == wire.OpAddWatch {
+		switch q.Kind {
+		case watchModePersistent:
+			tree.AddWatchAt(s.view, q.Path, kv.Persistent, c)
+		case watchModeRecursive:
+			tree.AddWatchAt(s.view, q.Path, kv.Recursive, c)
+		default:
+			return c.refuse(s, kv.CodeMarshallingError)
+		}
+		c.caughtUp()
+		if !c.beginReply(s, kv.CodeOK) {
+			return broken
+		}
+		c.out = wire.AppendInt32(c.out, 0)
+		return c.endReply()
+	}
+	t := kv.WatcherType(q.Kind)
+	if t < kv.WatcherChildren || t > kv.WatcherRecursive {
+		return c.refuse(s, kv.CodeMarshallingError)
+	}
+	found := false
+	if s.op == wire.OpCheckWatches {
+		found = tree.HasWatch(q.Path, t, c)
+	} else {
+		found = tree.RemoveWatch(q.Path, t, c)
+	}
+	if !found {
+		return c.refuse(s, kv.CodeNoWatcher)
+	}
+	if !c.beginReply(s, kv.CodeOK) {
+		return broken
+	}
+	return c.endReply()
+}
+
+// The modes of addWatch on the wire (zookeeper-protocol 4.7).
+const (
+	watchModePersistent int32 = 0
+	watchModeRecursive  int32 = 1
+)
+
+// answerSetWatches sets the watches of a client that comes back (zookeeper-protocol 6.5). What happened meanwhile is told
+// at once, in the order of the request, with the header zxid -1 and directly before the reply. The events do not go
+// through the queue of events, so that their number has no bound but the request's.
+func (c *conn) answerSetWatches(s *slot) progress {
+	since, err := wire.WalkWatches(s.op, s.body, nil)
+	if err != nil {
+		return c.refuse(s, kv.CodeMarshallingError)
+	}
+	if len(s.body) > maxSetWatchesInline && !c.patient {
+		return handOver
+	}
+	z := max(s.view.Zxid(), c.lastZxid)
+	if !c.writeEvents(z) {
+		return broken
+	}
+	c.lastZxid = z
+	relative := kv.Zxid(max(since, 0))
+	ok := true
+	_, _ = wire.WalkWatches(s.op, s.body, func(list int, path string) bool { // was checked above
+		if e, fire := c.port.tree.RearmAt(s.view, kv.WatchList(list), path, relative, c); fire {
+			c.out = wire.AppendEventFrame(c.out, -1, int32(e), path)
+			c.sent.Add(1)
+			ok = len(c.out) < flushBytes || c.flush()
+		}
+		return ok
+	})
+	if !ok {
+		return broken
+	}
+	c.caughtUp()
+	if !c.beginReply(s, kv.CodeOK) {
+		return broken
+	}
+	return c.endReply()
+}
+
+// maxSetWatchesInline is the length of a setWatches that the reader answers itself.
+const maxSetWatchesInline = 16 << 10
