@@ -154,6 +154,7 @@ func (t *Tree) fire(row *firedRow, table *watchTable, path string, hash uint32, 
 		return listed
 	}
 	o := &t.events
+	o.tells = slices.Grow(o.tells, table.countAt(i))
 	table.take(i, want, consume, func(s seat, keeps watchModes) {
 		if !listed {
 			listed = true

@@ -88,6 +88,14 @@ func (t *watchTable) crowdAt(i int) *wordSet {
 	return nil
 }
 
+// countAt returns the number of watchers at a spot.
+func (t *watchTable) countAt(i int) int {
+	if c := t.crowdAt(i); c != nil {
+		return c.n
+	}
+	return 1
+}
+
 // modesAt returns the watches of a watcher at a spot.
 func (t *watchTable) modesAt(i int, id uint32) watchModes {
 	c := t.crowdAt(i)
