@@ -11,7 +11,8 @@ import (
 type Tree struct {
 	view    atomic.Pointer[View]
 	watches watches
-	events  outbox // owned by the applier, like all below
+	fired   [EventNodeChildrenChanged]firedCount // by event type, less 1; the applier writes
+	events  outbox                               // owned by the applier, like all below
 
 	work    applier
 	wanted  []wanted // outcomes to hand out after the batch is visible

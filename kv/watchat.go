@@ -203,7 +203,10 @@ func difference(was, now *View, path string, kind WatchKind) (EventType, bool) {
 	case !exists || a.czxid != b.czxid:
 		return EventNodeDeleted, true
 	case kind == WatchData:
-		changed := a.mzxid != b.mzxid || a.version != b.version || a.data != b.data || a.null != b.null
+		changed := a.mzxid != b.mzxid || a.version != b.version
+		if path == ConfigPath { // changed without a zxid; the statistics of quotas change so without an event
+			changed = changed || a.data != b.data || a.null != b.null
+		}
 		return EventNodeDataChanged, changed
 	default:
 		return EventNodeChildrenChanged, was.family(path, &a).pzxid != now.family(path, &b).pzxid

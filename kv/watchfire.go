@@ -4,6 +4,7 @@ import (
 	"math/bits"
 	"slices"
 	"strings"
+	"sync/atomic"
 )
 
 // stripeSet is a set of stripes.
@@ -94,6 +95,7 @@ func (t *Tree) publish(v *View, changes []change) {
 // deliver queues the listed events, each once for each watcher.
 func (t *Tree) deliver() {
 	o := &t.events
+	told := 0 // of the present row; those of a row lie together
 	for i := range o.tells {
 		s := &o.tells[i]
 		row := &o.rows[s.row]
@@ -102,13 +104,40 @@ func (t *Tree) deliver() {
 		}
 		if number := o.count + uint64(s.row) + 1; s.p.told != number {
 			s.p.told = number
+			told++
 			if mayRead(s.p.w, row.access) {
 				s.p.w.Event(row.event)
 			}
 		}
+		if i+1 == len(o.tells) || o.tells[i+1].row != s.row {
+			t.fired[row.event.Type-1].note(int64(told))
+			told = 0
+		}
 	}
 	o.count += uint64(len(o.rows))
 	o.rows, o.tells = recycle(o.rows), recycle(o.tells)
+}
+
+// firedCount counts the changes of one kind that had watchers. Only the applier writes.
+type firedCount struct{ changes, watchers, least, most atomic.Int64 }
+
+func (f *firedCount) note(told int64) {
+	if n := f.changes.Add(1); n == 1 || told < f.least.Load() {
+		f.least.Store(told)
+	}
+	f.most.Store(max(f.most.Load(), told))
+	f.watchers.Add(told)
+}
+
+// Fired returns how many events of one type had watchers (each for one node, whatever the number of its watchers), how
+// many watchers they had together, and the least and the most of one event, since the tree was made. Watchers that may
+// not read the node count too. All are 0 for a number that is no type.
+func (t *Tree) Fired(e EventType) (changes, watchers, least, most int64) {
+	if e < EventNodeCreated || e > EventNodeChildrenChanged {
+		return 0, 0, 0, 0
+	}
+	f := &t.fired[e-1]
+	return f.changes.Load(), f.watchers.Load(), f.least.Load(), f.most.Load()
 }
 
 // fireLocked lists the watchers of one change: data table of the node, child table of the node, child table of the

@@ -91,13 +91,13 @@ func (m *watchModel) change(z Zxid, op Op, path, acl string, owner SessionID) {
 	switch op {
 	case OpCreate:
 		m.nodes[path] = modelWatched{acl, owner}
-		m.row(Event{EventNodeCreated, path, z}, m.nodes[path], inData, []string{"data"}, true)
+		m.row(Event{Type: EventNodeCreated, Path: path, Zxid: z}, m.nodes[path], inData, []string{"data"}, true)
 	case OpDelete:
 		was := m.nodes[path]
 		delete(m.nodes, path)
-		m.row(Event{EventNodeDeleted, path, z}, was, append(inData, children...), []string{"data", "child"}, true)
+		m.row(Event{Type: EventNodeDeleted, Path: path, Zxid: z}, was, append(inData, children...), []string{"data", "child"}, true)
 	case OpSetData:
-		m.row(Event{EventNodeDataChanged, path, z}, m.nodes[path], inData, []string{"data"}, true)
+		m.row(Event{Type: EventNodeDataChanged, Path: path, Zxid: z}, m.nodes[path], inData, []string{"data"}, true)
 		return
 	case OpSetACL:
 		m.nodes[path] = modelWatched{acl, m.nodes[path].owner}
@@ -106,7 +106,7 @@ func (m *watchModel) change(z Zxid, op Op, path, acl string, owner SessionID) {
 		return
 	}
 	parent := modelParent(path)
-	m.row(Event{EventNodeChildrenChanged, parent, z}, m.nodes[parent], children, []string{"child"}, false)
+	m.row(Event{Type: EventNodeChildrenChanged, Path: parent, Zxid: z}, m.nodes[parent], children, []string{"child"}, false)
 }
 
 // watchedHistory drives three things alike: a tree to which batches are applied, one to which every transaction is
@@ -354,6 +354,19 @@ func (x *watchedHistory) count() {
 	})
 	if !maps.Equal(got, want) {
 		x.t.Fatalf("watches %v, want %v", got, want)
+	}
+	for w, at := range x.model.watchers {
+		x.h.tree.WatchesOf(w, func(p string) bool {
+			if key := fmt.Sprintf("%p %s", w, p); !got[key] {
+				x.t.Fatalf("%q is no watch, or is there twice", p)
+			} else {
+				delete(got, key)
+			}
+			return len(at) > 0
+		})
+	}
+	if len(got) > 0 {
+		x.t.Fatalf("watches of nobody: %v", got)
 	}
 	for _, tree := range []*Tree{x.h.tree, x.alone} {
 		if err := checkWatches(tree); err != nil {

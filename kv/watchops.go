@@ -1,6 +1,9 @@
 package kv
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // modesOf returns the watches that a type of checkWatches and removeWatches means.
 func (wt WatcherType) modesOf() watchModes {
@@ -187,6 +190,40 @@ func (t *Tree) EachWatch(yield func(path string, w Watcher) bool) {
 		s.mu.Unlock()
 		for _, f := range list {
 			if !yield(f.path, f.w) {
+				return
+			}
+		}
+	}
+}
+
+// WatchesOf calls yield with the path of every watch that w has in the data table, in no order, until it returns false.
+// No lock is held while yield runs. The cost follows the number of the watches of w.
+func (t *Tree) WatchesOf(w Watcher, yield func(path string) bool) {
+	p := t.watches.parties.get(w)
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	places := slices.Clone(p.places.slots)
+	p.mu.Unlock()
+	slices.Sort(places)
+	var paths []string
+	for _, hash := range slices.Compact(places) { // two paths may have the same
+		if hash == 0 {
+			continue
+		}
+		s := t.watches.stripeOf(hash)
+		paths = paths[:0]
+		s.mu.Lock()
+		s.table.eachHash(hash, func(i int) bool {
+			if s.table.modesAt(i, p.id)&modesInData != 0 {
+				paths = append(paths, strings.Clone(s.table.pathAt(i)))
+			}
+			return true
+		})
+		s.mu.Unlock()
+		for _, path := range paths {
+			if !yield(path) {
 				return
 			}
 		}

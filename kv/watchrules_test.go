@@ -448,3 +448,50 @@ func TestRemoveWatcherWhileFiring(t *testing.T) {
 		t.Errorf("%d watches, %d numbers left", n, numbers-1)
 	}
 }
+
+// TestFired counts changes that had watchers and the watchers.
+func TestFired(t *testing.T) {
+	b := newWatchBench(t, "/n")
+	var others [3]mailbox
+	b.add(Persistent, "/n")
+	b.add(Recursive, "/")
+	for i := range others {
+		b.h.tree.GetWatch("/n", &others[i])
+	}
+	b.do(OpSetData, "/n") // four, of whom one by two watches
+	b.do(OpSetData, "/n") // one
+	b.do(OpSetData, "/zookeeper")
+	b.do(OpCreate, "/n/k")
+	b.do(OpDelete, "/n/k")
+	for e, want := range map[EventType][4]int64{
+		EventNodeDataChanged: {3, 6, 1, 4}, EventNodeCreated: {1, 1, 1, 1}, EventNodeDeleted: {1, 1, 1, 1},
+		EventNodeChildrenChanged: {2, 2, 1, 1}, 0: {}, 5: {},
+	} {
+		var got [4]int64
+		if got[0], got[1], got[2], got[3] = b.h.tree.Fired(e); got != want {
+			t.Errorf("%v: %v, want %v", e, got, want)
+		}
+	}
+}
+
+// TestResetIgnoresQuotaStatistics: they change in place and never raise an event.
+func TestResetIgnoresQuotaStatistics(t *testing.T) {
+	b := newWatchBench(t, "/q", QuotaPath+"/q")
+	for name, text := range map[string]string{"zookeeper_limits": "count=9,bytes=-1", "zookeeper_stats": "count=1,bytes=0"} {
+		b.h.do(t, &Request{Op: OpCreate, Path: QuotaPath + "/q/" + name, Data: []byte(text), ACL: OpenACL()})
+	}
+	old := b.h.tree.View()
+	b.do(OpCreate, "/q/n")
+	now := b.h.tree.View()
+	stats := QuotaPath + "/q/zookeeper_stats"
+	before, _, _ := old.Get(stats)
+	if after, _, _ := now.Get(stats); string(before) == string(after) {
+		t.Fatalf("the statistics did not change: %q", after)
+	}
+	tree := NewTree(old)
+	tree.AddWatchAt(old, QuotaPath, Recursive, b.w)
+	tree.Reset(now)
+	b.h.tree.WatchAt(old, stats, WatchData, b.w, false)
+	b.h.tree.AddWatchAt(old, QuotaPath, Recursive, b.w)
+	b.expect("statistics")
+}

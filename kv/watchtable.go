@@ -293,18 +293,29 @@ func (t *watchTable) removeHash(hash, id uint32) int {
 
 // findHash returns a spot with that hash where the watcher has watches, or -1.
 func (t *watchTable) findHash(hash, id uint32) int {
+	found := -1
+	t.eachHash(hash, func(i int) bool {
+		if t.modesAt(i, id) != 0 {
+			found = i
+		}
+		return found < 0
+	})
+	return found
+}
+
+// eachHash calls fn with every spot of that hash until it returns false. fn must not change the table.
+func (t *watchTable) eachHash(hash uint32, fn func(i int) bool) {
 	if t.n == 0 {
-		return -1
+		return
 	}
 	for i := spotHome(hash, len(t.spots)); t.spots[i].who != 0; {
-		if t.spots[i].hash == hash && t.modesAt(i, id) != 0 {
-			return i
+		if t.spots[i].hash == hash && !fn(i) {
+			return
 		}
 		if i++; i == len(t.spots) {
 			i = 0
 		}
 	}
-	return -1
 }
 
 // take calls fn for every seat of spot i that has one of the wanted modes, with the modes that it keeps: all but the
