@@ -58,6 +58,7 @@ type loop struct {
 	awaitingSnapshot []zab.SendSnapshot
 	closing          bool // shutdown was asked for
 	readOnly         readOnlyClock
+	expired          uint64 // as the replica last said
 	statusAt         int64
 }
 
@@ -165,6 +166,10 @@ func (l *loop) tick(now time.Time, gap bool) {
 	l.snaps.tick(l)
 	l.replica.Tick(replica.Clock{WallMs: now.UnixMilli(), Gap: gap})
 	l.tickReadOnly()
+	if n := l.replica.Expired(); n != l.expired {
+		l.port.counters.sessionsExpired.Add(int64(n - l.expired))
+		l.expired = n
+	}
 	if l.statusAt++; l.statusAt%statusTicks == 0 {
 		l.publish(l.replica.Status())
 	}

@@ -48,6 +48,12 @@ type Config struct {
 	// Preparer has the settings by which this member decides requests while it leads.
 	Preparer kv.PreparerOptions
 
+	// ContainerTicks is how often the leader looks for containers and nodes with a time to live to remove, 0 never;
+	// ContainerMaxPerMinute (10,000) how many it removes. A container that never had a child goes when it has not been
+	// written for ContainerNeverUsedMs, 0 never.
+	ContainerTicks, ContainerMaxPerMinute int
+	ContainerNeverUsedMs                  int64
+
 	// QueueTicks: a waiting operation older than this is reported NotSent (200).
 	QueueTicks int
 	// ShutdownTicks: outstanding operations get this long to finish (40).
@@ -62,6 +68,8 @@ type Config struct {
 type Mutations struct {
 	// SendBehindFailure leaves in the queue what waits behind a lost operation of its connection.
 	SendBehindFailure bool
+	// ReapBlindly removes what the leader's look found reapable without looking again.
+	ReapBlindly bool
 }
 
 func orDefault[T comparable](p *T, v T) {
@@ -84,6 +92,7 @@ func (c Config) withDefaults() Config {
 	orDefault(&c.MaxQueuedBytes, 64<<20)
 	orDefault(&c.MaxForwardedOps, 16_384)
 	orDefault(&c.MaxForwardedBytes, 16<<20)
+	orDefault(&c.ContainerMaxPerMinute, 10_000)
 	orDefault(&c.QueueTicks, 200)
 	orDefault(&c.ShutdownTicks, 40)
 	return c
@@ -99,12 +108,15 @@ func (c Config) validate() error {
 	if c.MinSessionTimeoutMs < 1 || c.MinSessionTimeoutMs > c.MaxSessionTimeoutMs {
 		bad("session time-outs from %d to %d ms make no range", c.MinSessionTimeoutMs, c.MaxSessionTimeoutMs)
 	}
+	if c.ContainerTicks < 0 || c.ContainerNeverUsedMs < 0 {
+		bad("ContainerTicks %d or ContainerNeverUsedMs %d is negative", c.ContainerTicks, c.ContainerNeverUsedMs)
+	}
 	for _, f := range []struct {
 		name string
 		v    int
 	}{
 		{"MaxQueuedOps", c.MaxQueuedOps}, {"MaxQueuedBytes", c.MaxQueuedBytes}, {"MaxForwardedOps", c.MaxForwardedOps},
-		{"MaxForwardedBytes", c.MaxForwardedBytes}, {"QueueTicks", c.QueueTicks}, {"ShutdownTicks", c.ShutdownTicks},
+		{"MaxForwardedBytes", c.MaxForwardedBytes}, {"QueueTicks", c.QueueTicks}, {"ContainerMaxPerMinute", c.ContainerMaxPerMinute}, {"ShutdownTicks", c.ShutdownTicks},
 	} {
 		if f.v < 1 {
 			bad("%s is %d, must be positive", f.name, f.v)

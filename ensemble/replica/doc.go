@@ -58,4 +58,11 @@
 // full time-out at establishment. Members report the sessions they heard from (Touch) in PING replies. An
 // expiry is a proposed closeSession, never a local decision. After a pause of the leader's own loop no session
 // expires before a quorum PING round begun after the pause has completed (design rule 10).
+//
+// An operation marked Local belongs to a session that only its origin knows: the leader checks nothing about it.
+//
+// # Removals
+//
+// The established leader removes containers that lost their last child and nodes whose time to live is over, every
+// Config.ContainerTicks, a few a tick (reaper.go).
 package replica

@@ -37,6 +37,7 @@ type leader struct {
 	gap            gapState
 	proposedLevels zab.Levels
 
+	reaper  reaper
 	remote  ring[remoteOp]
 	ownTurn bool // own and forwarded operations take turns
 	asked   []askedValidity
@@ -319,6 +320,8 @@ func (r *Replica) decode(op *ClientOp, origin quorum.MemberID) kv.Code {
 		return kv.CodeOK
 	case OpCloseSession:
 		return kv.CodeOK // whoever asks: a second member may close what the first one served
+	case int32(kv.OpDeleteContainer):
+		return r.decodeReap(op, origin)
 	case int32(kv.OpSetLevels):
 		return r.decodeLevels(op, origin)
 	}
@@ -368,6 +371,8 @@ func (r *Replica) tickLeader(gap bool) {
 		l.sessions.remove(id)
 		l.ending[id] = true
 	}
+	r.expired += uint64(len(l.due))
+	r.tickReaper()
 	if len(l.due) > 0 {
 		r.event("session-expired", expiredText(l.due))
 	}

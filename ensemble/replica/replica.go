@@ -33,6 +33,8 @@ type Replica struct {
 	lead    *leader // nil unless the role is Leading
 	turns   turns
 
+	expired, reaped uint64 // sessions and nodes that this member as leader decided to end, in this run
+
 	applied kv.Zxid // as reported by the applier
 	handed  kv.Zxid // newest zxid handed to the applier
 	levels  zab.Levels
@@ -312,7 +314,12 @@ type Status struct {
 	Outstanding, OutstandingBytes int
 	Connections                   int // that submitted something and were not cancelled
 	Sessions                      int // with deadlines here; leader only
+	// Expired sessions, and containers and nodes with a time to live removed, by this member as leader in this run.
+	Expired, Reaped uint64
 }
+
+// Expired is how many sessions this member, as leader, has decided to end in this run.
+func (r *Replica) Expired() uint64 { return r.expired }
 
 // Status returns the present picture.
 func (r *Replica) Status() Status {
@@ -320,7 +327,7 @@ func (r *Replica) Status() Status {
 		Status: r.zab.Status(), Serving: r.serving, Electing: r.electing, Forming: r.formingStatus(),
 		Queued: r.clients.queue.len(), QueuedBytes: r.clients.queuedBytes,
 		Outstanding: r.clients.outstanding.len(), OutstandingBytes: r.clients.outstandingBytes,
-		Connections: len(r.clients.conns),
+		Connections: len(r.clients.conns), Expired: r.expired, Reaped: r.reaped,
 	}
 	if r.lead != nil && r.lead.sessions != nil {
 		s.Sessions = len(r.lead.sessions.all)

@@ -59,6 +59,9 @@ type Client struct {
 	sent      uint64 // operations on it
 	session   kv.SessionID
 	password  [16]byte
+	auth      kv.Credentials
+	local     bool // the session is its member's alone
+	locals    bool // sessions begin local
 	timeoutMs int32
 	lastZxid  kv.Zxid // greatest ever seen (C2)
 	waitFor   kv.Zxid // resuming: the member must have applied this first
@@ -75,7 +78,10 @@ type Client struct {
 const sessionMs = 3000
 
 func (s *Sim) addClient() *Client {
-	c := &Client{sim: s, ID: len(s.clients) + 1, timeoutMs: int32(s.between(300, sessionMs))}
+	c := &Client{sim: s, ID: len(s.clients) + 1, timeoutMs: int32(s.between(300, sessionMs)), locals: s.opt.LocalSessions}
+	if c.ID%2 == 0 {
+		c.auth = kv.Credentials("").With(guard)
+	}
 	s.clients = append(s.clients, c)
 	s.after(s.between(1, 300), nil, "client", c.act)
 	return c
@@ -175,7 +181,9 @@ func (c *Client) act() {
 		if c.member.paused {
 			return
 		}
-		c.member.rep.Touch(c.session, c.timeoutMs)
+		if !c.local {
+			c.member.rep.Touch(c.session, c.timeoutMs)
+		}
 		if c.quiet {
 			return
 		}
@@ -194,6 +202,10 @@ func (c *Client) chance() {
 		s.logf("client %d hangs up", c.ID)
 		c.hangUp()
 		return
+	case r < 4 && c.local: // costs no transaction
+		c.hangUp()
+		c.session = 0
+		return
 	case r < 4:
 		c.submit(kv.Request{Op: kv.OpCloseSession})
 		return
@@ -206,7 +218,11 @@ func (c *Client) chance() {
 	}
 	for range 1 + s.rng.IntN(3) {
 		if c.state == ready && len(c.pending) < 4 {
-			c.submit(c.randomWrite())
+			q := c.randomWrite()
+			if c.local && c.ID%3 != 0 && (q.Flags == kv.FlagEphemeral || q.Flags == kv.FlagEphemeralSequential) {
+				c.goGlobal()
+			}
+			c.submit(q)
 		}
 	}
 }
@@ -215,6 +231,9 @@ func (c *Client) randomWrite() kv.Request {
 	s := c.sim
 	path := fmt.Sprintf("/n%d", s.rng.IntN(12))
 	data := []byte(fmt.Sprintf("c%d-%d", c.ID, s.tokens))
+	if s.rng.IntN(4) == 0 {
+		return c.specialWrite(data)
+	}
 	switch r := s.rng.IntN(100); {
 	case r < 35:
 		return kv.Request{Op: kv.OpSetData, Path: path, Data: data, Version: -1}
@@ -228,6 +247,43 @@ func (c *Client) randomWrite() kv.Request {
 		return kv.Request{Op: kv.OpCreate, Path: "/q-", Data: data, ACL: kv.OpenACL(), Flags: kv.FlagEphemeralSequential}
 	}
 	return kv.Request{Op: kv.OpDelete, Path: path, Version: -1}
+}
+
+// guard is the identity that half of the clients have.
+var guard = kv.Identity{Scheme: "digest", ID: "guard:4UT1JJh8+p1tTeHXBV7ppFEdkBY="}
+
+// specialWrite is about containers, nodes with a time to live and nodes that only some clients may change.
+func (c *Client) specialWrite(data []byte) kv.Request {
+	s := c.sim
+	box, ttl, safe := fmt.Sprintf("/box%d", s.rng.IntN(3)), fmt.Sprintf("/ttl%d", s.rng.IntN(3)), fmt.Sprintf("/safe%d", s.rng.IntN(2))
+	child := fmt.Sprintf("%s/%d", box, s.rng.IntN(2))
+	list := kv.OpenACL()
+	if s.rng.IntN(2) == 0 {
+		list = []kv.ACL{{Perms: kv.PermAll, Scheme: guard.Scheme, ID: guard.ID}, {Perms: kv.PermRead, Scheme: "world", ID: "anyone"}}
+	}
+	switch s.rng.IntN(12) {
+	case 0, 1:
+		return kv.Request{Op: kv.OpCreateContainer, Path: box, Data: data, ACL: kv.OpenACL(), Flags: kv.FlagContainer, TTL: -1}
+	case 2, 3:
+		return kv.Request{Op: kv.OpCreate, Path: child, Data: data, ACL: kv.OpenACL(), Flags: kv.FlagPersistent}
+	case 4, 5:
+		return kv.Request{Op: kv.OpDelete, Path: child, Version: -1}
+	case 6:
+		return kv.Request{Op: kv.OpCreateTTL, Path: ttl, Data: data, ACL: kv.OpenACL(), Flags: kv.FlagTTL, TTL: s.between(50, 1500)}
+	case 7, 8:
+		return kv.Request{Op: kv.OpSetData, Path: ttl, Data: data, Version: -1}
+	case 9:
+		return kv.Request{Op: kv.OpCreate, Path: safe, Data: data, ACL: list, Flags: kv.FlagPersistent}
+	case 10:
+		return kv.Request{Op: kv.OpSetACL, Path: safe, ACL: list, Version: -1}
+	}
+	return kv.Request{Op: kv.OpSetData, Path: safe, Data: data, Version: -1}
+}
+
+// goGlobal makes the client's local session global: the createSession goes in front of what needs it.
+func (c *Client) goGlobal() {
+	c.local = false
+	c.submit(kv.Request{Op: kv.OpCreateSession, Timeout: c.timeoutMs, Password: c.password})
 }
 
 // connect chooses a member that takes clients and opens or resumes a session there.
@@ -258,6 +314,10 @@ func (c *Client) connectTo(m *Member) {
 		c.password = [16]byte{byte(c.ID), byte(s.lives), byte(s.lives >> 8)}
 		c.state, c.moved = opening, false
 		m.port.conns[c.session] = c
+		if c.local = c.locals; c.local {
+			c.state = ready
+			return
+		}
 		c.submit(kv.Request{Op: kv.OpCreateSession, Timeout: c.timeoutMs, Password: c.password})
 	} else {
 		c.state, c.moved = resuming, true
@@ -285,7 +345,7 @@ func (c *Client) hangUp() {
 		c.finish(op, Unknown)
 	}
 	c.pending = c.pending[:0]
-	if opening {
+	if opening || c.local {
 		c.session = 0 // whether it exists is unknown; it will expire if it does
 	}
 }
@@ -298,7 +358,7 @@ func (c *Client) finish(op *Op, o Outcome) {
 // submit sends a write to the client's member.
 func (c *Client) submit(q kv.Request) *Op {
 	s, m := c.sim, c.member
-	q.Session = c.session
+	q.Session, q.Auth, q.Local = c.session, c.auth, c.local
 	c.sent++
 	op := &Op{Client: c, Token: s.token(), Request: q, floor: s.ghost.okZxid, since: s.now, conn: c.conn, place: c.sent}
 	s.ghost.ops[op.Token] = op
@@ -317,7 +377,7 @@ func (c *Client) submit(q kv.Request) *Op {
 		s.logf("client %d at %d: %d %v %s", c.ID, m.ID, op.Token, q.Op, q.Path)
 	}
 	m.port.put(op.conn, func() {
-		err := m.rep.Submit(replica.ClientOp{Request: op.Token, Conn: op.conn, Session: q.Session, Op: int32(q.Op), Body: body})
+		err := m.rep.Submit(replica.ClientOp{Request: op.Token, Conn: op.conn, Session: q.Session, Op: int32(q.Op), Body: body, Auth: q.Auth, Local: q.Local})
 		if err != nil {
 			m.port.failed(replica.Failed{Request: op.Token, Session: q.Session, Outcome: replica.NotSent})
 		}
@@ -523,7 +583,7 @@ func (p *port) answer(r result) {
 	s.ghost.answered(op)
 	c.saw(p.m, r.zxid, "write")
 	switch {
-	case op.Request.Op == kv.OpCreateSession:
+	case op.Request.Op == kv.OpCreateSession && r.code == kv.CodeOK:
 		c.state = ready
 	case op.Request.Op == kv.OpCloseSession && r.code == kv.CodeOK, r.code == kv.CodeSessionExpired:
 		c.hangUp()

@@ -116,6 +116,7 @@ func (s *Sim) TryStart(id quorum.MemberID) error {
 			return m.inc
 		},
 		ZabMutations: s.opt.ZabMutations, ElectionMutations: s.opt.ElectionMutations,
+		Preparer: kv.PreparerOptions{ExtendedTypes: true}, ContainerTicks: 8, ContainerMaxPerMinute: 3000,
 	}
 	if s.opt.Tune != nil {
 		s.opt.Tune(id, &cfg)

@@ -17,9 +17,38 @@ type model struct {
 }
 
 type modelNode struct {
-	data    string
-	version int32
-	owner   kv.SessionID
+	data      string
+	version   int32
+	owner     kv.SessionID
+	container bool
+	ttl       int64 // milliseconds, 0 none
+	mtime     int64
+	creates   int
+	guarded   bool // only who holds guard may change it
+}
+
+func parentOf(path string) string { return path[:strings.LastIndexByte(path, '/')] }
+
+// children is the number of children of path.
+func (m *model) children(path string) (n int) {
+	for p := range m.nodes {
+		if parentOf(p) == path {
+			n++
+		}
+	}
+	return n
+}
+
+// reap follows a removal that the leader decided by itself: only of a container that lost its last child or of a node
+// whose time to live is over, and of nothing that has a child.
+func (m *model) reap(g *ghost, z kv.Zxid, path string, now int64) {
+	n, ok := m.nodes[path]
+	overdue := n.container && n.creates > 0 || n.ttl > 0 && now-n.mtime > n.ttl
+	if !ok || !overdue || m.children(path) > 0 {
+		g.sim.fail("reap", "%v removes %s at %d: there %v, %+v, children %d", z, path, now, ok, n, m.children(path))
+	}
+	g.sim.happened["removed-by-leader"]++
+	delete(m.nodes, path)
 }
 
 type answer struct {
@@ -44,8 +73,12 @@ func (m *model) commit(g *ghost, e *kv.Entry) {
 	}
 	h := &t.Header
 	if h.Request == 0 { // the leader's own: the end of a session, or levels
-		if h.Kind == kv.OpCloseSession {
+		switch {
+		case h.Err != kv.CodeOK:
+		case h.Kind == kv.OpCloseSession:
 			m.closeSession(h.Session)
+		case len(t.Ops) == 1 && (h.Kind == kv.OpDeleteContainer || h.Kind == kv.OpDelete):
+			m.reap(g, e.Zxid, t.Ops[0].Path, h.Time)
 		}
 		return
 	}
@@ -74,7 +107,7 @@ func (m *model) commit(g *ghost, e *kv.Entry) {
 	if len(t.Ops) == 1 {
 		final = t.Ops[0].Path
 	}
-	want, path, version := m.decide(&op.Request, final)
+	want, path, version := m.decide(&op.Request, final, h.Time)
 	if want != h.Err {
 		s.fail("C1", "token %d (%v %s) was decided %v at %v, the model says %v", h.Request, op.Request.Op, op.Request.Path, h.Err, e.Zxid, want)
 	}
@@ -84,11 +117,11 @@ func (m *model) commit(g *ghost, e *kv.Entry) {
 
 // decide carries out one request. final is the path that the transaction gave to a sequential node: which number it is
 // does not matter to the model, only that it is new.
-func (m *model) decide(q *kv.Request, final string) (kv.Code, string, int32) {
+func (m *model) decide(q *kv.Request, final string, now int64) (kv.Code, string, int32) {
 	switch q.Op {
 	case kv.OpCreateSession:
 		if m.sessions[q.Session] {
-			return kv.CodeNodeExists, "", 0
+			return kv.CodeSystemError, "", 0
 		}
 		m.sessions[q.Session] = true
 		return kv.CodeOK, "", 0
@@ -99,12 +132,22 @@ func (m *model) decide(q *kv.Request, final string) (kv.Code, string, int32) {
 		m.closeSession(q.Session)
 		return kv.CodeOK, "", 0
 	}
-	if !m.sessions[q.Session] {
+	ephemeral := q.Op == kv.OpCreate && (q.Flags == kv.FlagEphemeral || q.Flags == kv.FlagEphemeralSequential)
+	switch {
+	case !q.Local && !m.sessions[q.Session]:
 		return kv.CodeSessionExpired, "", 0
+	case q.Local && ephemeral:
+		return kv.CodeEphemeralOnLocalSession, "", 0
 	}
 	n, exists := m.nodes[q.Path]
+	parentPath := parentOf(q.Path)
+	parent, hasParent := m.nodes[parentPath]
+	denied := n.guarded && q.Auth == ""
 	switch q.Op {
-	case kv.OpCreate:
+	case kv.OpCreate, kv.OpCreateContainer, kv.OpCreateTTL:
+		if !hasParent && parentPath != "" {
+			return kv.CodeNoNode, "", 0
+		}
 		path := q.Path
 		if q.Flags == kv.FlagEphemeralSequential {
 			if !strings.HasPrefix(final, path) || len(final) != len(path)+10 {
@@ -116,29 +159,50 @@ func (m *model) decide(q *kv.Request, final string) (kv.Code, string, int32) {
 		if exists {
 			return kv.CodeNodeExists, "", 0
 		}
-		n = modelNode{data: string(q.Data)}
-		if q.Flags != kv.FlagPersistent {
+		n = modelNode{data: string(q.Data), mtime: now, container: q.Op == kv.OpCreateContainer, guarded: len(q.ACL) > 1}
+		if q.Op == kv.OpCreateTTL {
+			n.ttl = q.TTL
+		}
+		if ephemeral {
 			n.owner = q.Session
 		}
 		m.nodes[path] = n
+		if hasParent {
+			parent.creates++
+			m.nodes[parentPath] = parent
+		}
 		return kv.CodeOK, path, 0
 	case kv.OpSetData:
 		switch {
 		case !exists:
 			return kv.CodeNoNode, "", 0
+		case denied:
+			return kv.CodeNoAuth, "", 0
 		case q.Version >= 0 && q.Version != n.version:
 			return kv.CodeBadVersion, "", 0
 		}
-		n.data = string(q.Data)
+		n.data, n.mtime = string(q.Data), now
 		n.version++
 		m.nodes[q.Path] = n
 		return kv.CodeOK, "", n.version
+	case kv.OpSetACL:
+		switch {
+		case !exists:
+			return kv.CodeNoNode, "", 0
+		case denied:
+			return kv.CodeNoAuth, "", 0
+		}
+		n.guarded = len(q.ACL) > 1
+		m.nodes[q.Path] = n
+		return kv.CodeOK, "", 0
 	case kv.OpDelete:
 		switch {
 		case !exists:
 			return kv.CodeNoNode, "", 0
 		case q.Version >= 0 && q.Version != n.version:
 			return kv.CodeBadVersion, "", 0
+		case m.children(q.Path) > 0:
+			return kv.CodeNotEmpty, "", 0
 		}
 		delete(m.nodes, q.Path)
 		return kv.CodeOK, "", 0
@@ -182,23 +246,35 @@ func (g *ghost) gone(c *Client) {
 // compareTree is C4 and P20 at rest: the tree of a member that has applied all of G equals the model.
 func (g *ghost) compareTree(m *Member) {
 	v, s := m.tree.View(), g.sim
-	names, _, err := v.Children("/", nil)
-	if err != nil {
-		s.fail("C4", "member %d: %v", m.ID, err)
-		return
-	}
 	seen := 0
-	for _, name := range names {
-		if name == "zookeeper" {
-			continue
+	var walk func(path string) bool
+	walk = func(path string) bool {
+		names, _, err := v.Children(path, nil)
+		if err != nil {
+			s.fail("C4", "member %d: children of %s: %v", m.ID, path, err)
+			return false
 		}
-		seen++
-		data, stat, err := v.Get("/" + name)
-		n, ok := g.model.nodes["/"+name]
-		if err != nil || !ok || string(data) != n.data || stat.Version != n.version || stat.EphemeralOwner != n.owner {
-			s.fail("C4", "member %d: /%s is %q version %d owner %v, the model has %v %q version %d owner %v (%v)", m.ID, name, data, stat.Version, stat.EphemeralOwner, ok, n.data, n.version, n.owner, err)
-			return
+		for _, name := range names {
+			child := strings.TrimSuffix(path, "/") + "/" + name
+			if child == "/zookeeper" {
+				continue
+			}
+			seen++
+			data, stat, err := v.Get(child)
+			list, _, _ := v.ACL(child)
+			n, ok := g.model.nodes[child]
+			if err != nil || !ok || string(data) != n.data || stat.Version != n.version || stat.EphemeralOwner != n.owner || (len(list) > 1) != n.guarded {
+				s.fail("C4", "member %d: %s is %q %+v, the model has %v %+v (%v)", m.ID, child, data, stat, ok, n, err)
+				return false
+			}
+			if !walk(child) {
+				return false
+			}
 		}
+		return true
+	}
+	if !walk("/") {
+		return
 	}
 	if seen != len(g.model.nodes) {
 		s.fail("C4", "member %d has %d nodes, the model %d", m.ID, seen, len(g.model.nodes))

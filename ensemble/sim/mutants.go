@@ -24,6 +24,7 @@ func Mutants() []Mutant {
 		{"already promised still counted", 3000, func(c *Schedule) { c.ZabMutations.CountAlreadyPromised = true }},
 		{"registration kept across links", 3000, func(c *Schedule) { c.ZabMutations.RegistrationKeptAcrossLinks = true }},
 		{"a lost write does not hold back the next", 3000, func(c *Schedule) { c.ReplicaMutations.SendBehindFailure = true }},
+		{"a node is removed that was renewed since it was found", 3000, func(c *Schedule) { c.ReplicaMutations.ReapBlindly = true }},
 	}
 }
 

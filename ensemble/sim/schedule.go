@@ -85,6 +85,7 @@ func NewRandom(c Schedule) *Sim {
 		ZabMutations: c.ZabMutations, ElectionMutations: c.ElectionMutations, LoseProposals: c.LoseProposals,
 		Fresh: r.IntN(10) == 0,
 	}
+	opt.LocalSessions = r.IntN(4) == 0
 	if opt.Members == 0 {
 		opt.Members = pick(3, 3, 3, 5)
 	}
@@ -254,7 +255,7 @@ func (s *Sim) Settle() {
 				return false
 			}
 		}
-		return s.recovered() && s.level()
+		return s.recovered() && s.level() && s.reaped()
 	}
 	if !s.Until(settleTicks, idle) {
 		if s.failure == nil {
@@ -280,6 +281,13 @@ func (s *Sim) recovered() bool {
 		}
 	}
 	return true
+}
+
+// reaped: nothing that is to be removed is left.
+func (s *Sim) reaped() bool {
+	left := false
+	s.Leader().tree.View().Reapable(wallEpoch+s.now, 0, func(string) bool { left = true; return false })
+	return !left
 }
 
 // level: everybody has applied everything.

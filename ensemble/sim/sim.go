@@ -36,6 +36,8 @@ type Options struct {
 	SlowDisk, SlowApply int
 	// ThinkMs bounds the time between two acts of a client (60).
 	ThinkMs int
+	// LocalSessions: sessions of clients begin local.
+	LocalSessions bool
 	// Fresh: the members start blank and form an ensemble; otherwise they start with an identity and empty logs.
 	Fresh bool
 
