@@ -32,9 +32,10 @@ type watches struct {
 	front   atomic.Pointer[View]
 	parties parties
 
-	// publishing is held by the applier while events are on their way to the watchers, and taken by who finds that the
-	// node of a one-shot watch has just changed, so that an earlier event about this is queued before the next. Nobody
-	// else waits for the delivery but the simple forms GetWatch, ExistsWatch and ChildrenWatch.
+	// publishing is held by the applier while events are on their way to the watchers. Whoever sets a watch and finds
+	// that its node has changed since the answer takes it: the state that he then tells of is published, and earlier
+	// events about it are queued. So does GetWatch (and its like), whose answer is from the present. Nobody else waits for
+	// a delivery.
 	publishing sync.Mutex
 	recursive  stripe
 	stripes    [stripeCount]stripe
@@ -131,7 +132,7 @@ func (t *Tree) WatchAt(v *View, path string, kind WatchKind, w Watcher, also boo
 func (t *Tree) raiseOneShot(v *View, path string, kind WatchKind, p *party, m watchModes) {
 	a := &t.watches
 	hash := a.hashOf(path)
-	a.publishing.Lock() // events under way to other watches of p on this path are then queued
+	a.publishing.Lock()
 	defer a.publishing.Unlock()
 	a.recursive.mu.Lock()
 	s := a.stripeOf(hash)
@@ -247,53 +248,55 @@ func (t *Tree) AddWatchAt(v *View, path string, mode WatchMode, w Watcher) {
 	}
 }
 
-func (t *Tree) addPersistent(v *View, path string, p *party) {
+// enter adds a lasting watch and returns the view from which on the tables tell it of changes, what the watcher had at
+// the path before, and whether a recursive watch of its covered the path. That view is v, or one that is published: an
+// event of a change must not reach a client who might then read the state before it and hear no more of it.
+func (t *Tree) enter(v *View, path string, p *party, m watchModes) (now *View, had watchModes, covered bool) {
 	a := &t.watches
 	hash := a.hashOf(path)
 	a.recursive.mu.Lock()
+	if a.front.Load() != v {
+		a.recursive.mu.Unlock()
+		a.publishing.Lock()
+		defer a.publishing.Unlock()
+		a.recursive.mu.Lock()
+	}
+	defer a.recursive.mu.Unlock()
 	s := a.stripeOf(hash)
 	s.mu.Lock()
-	now := a.front.Load()
-	had := s.table.modes(path, hash, p.id)&modePersist != 0
-	told := a.coveredLocked(path, p.id)
-	a.addLocked(path, hash, p, modePersist)
-	s.mu.Unlock()
-	a.recursive.mu.Unlock()
-	if had || v == now {
+	defer s.mu.Unlock()
+	now, had, covered = a.front.Load(), s.table.modes(path, hash, p.id), a.coveredLocked(path, p.id)
+	a.addLocked(path, hash, p, m)
+	return now, had, covered
+}
+
+func (t *Tree) addPersistent(v *View, path string, p *party) {
+	now, had, covered := t.enter(v, path, p, modePersist)
+	if now == v || had&modePersist != 0 {
 		return
 	}
-	own := strings.Clone(path)
-	if event, changed := difference(v, now, path, WatchData); changed && !told {
-		raise(v, now, event, own, p.w)
+	path = strings.Clone(path)
+	if event, changed := difference(v, now, path, WatchData); changed && !covered {
+		raise(v, now, event, path, p.w)
 		if event == EventNodeDeleted && remade(now, path) {
-			raise(v, now, EventNodeCreated, own, p.w)
+			raise(v, now, EventNodeCreated, path, p.w)
 		}
 	}
 	if kidsChanged(v, now, path) {
-		raise(v, now, EventNodeChildrenChanged, own, p.w)
+		raise(v, now, EventNodeChildrenChanged, path, p.w)
 	}
 }
 
 func (t *Tree) addRecursive(v *View, path string, p *party) {
-	a := &t.watches
-	hash := a.hashOf(path)
-	a.recursive.mu.Lock()
-	told := a.coveredLocked(path, p.id)
-	s := a.stripeOf(hash)
-	s.mu.Lock()
-	now := a.front.Load()
-	a.addLocked(path, hash, p, modeRecursive)
-	s.mu.Unlock()
-	a.recursive.mu.Unlock()
-	// The tables tell what comes after now. What came before is looked for without a lock, and told here.
-	if told || v == now {
+	now, _, covered := t.enter(v, path, p, modeRecursive)
+	if now == v || covered {
 		return
 	}
 	// Of what comes below, deletions come from the leaves up, everything else from the root down.
 	gone, rest := subtreeDifferences(v, now, path, nil)
 	slices.Reverse(gone)
 	for _, d := range append(gone, rest...) {
-		if !a.persistentAt(d.path, p.id) {
+		if !t.watches.persistentAt(d.path, p.id) {
 			raise(v, now, d.event, d.path, p.w)
 		}
 	}
@@ -314,9 +317,9 @@ type nodeDifference struct {
 	path  string
 }
 
-// subtreeDifferences compares the nodes at and below root that are of interest (nil: all), in the order of their keys, in
-// which a node comes before those below it. A node that was removed and made anew is among both. The cost follows what changed in the
-// whole tree.
+// subtreeDifferences compares the nodes at and below root that are of interest (nil: all), in the order of their keys,
+// in which a node comes before those below it. A node that was removed and made anew is among both. The cost follows
+// what changed in the whole tree.
 func subtreeDifferences(was, now *View, root string, interest func(path string) bool) (gone, rest []nodeDifference) {
 	// The yield never fails, and neither does the comparison.
 	_, _ = diffTrees(was.nodes, now.nodes, TableNode, func(_ uint8, key, _ []byte) error {
