@@ -1,6 +1,8 @@
 package ensemble
 
 import (
+	"time"
+
 	"kvd/ensemble/replica"
 	"kvd/wal"
 	"kvd/zab"
@@ -9,6 +11,10 @@ import (
 // carryOut does what a step of the replica asks for, in the order of Ready's fields. Nothing here waits: the log,
 // the transport and the applier take their parts into queues that the protocol's own limits bound.
 func (l *loop) carryOut(r replica.Ready) {
+	if r.Role != nil {
+		l.counters.changed(*r.Role, time.Now())
+	}
+	l.counters.step(&r)
 	for i := range r.Writes {
 		l.submitWrite(&r.Writes[i])
 	}
@@ -81,6 +87,7 @@ func (l *loop) answer(r *replica.Ready) {
 		l.serving = *r.Serving
 		if !l.serving.Open {
 			l.port.setGate(false)
+			l.counters.gate(false, time.Now())
 		}
 		l.openGate()
 	}

@@ -46,8 +46,9 @@ type clientPort struct {
 	tokens   *tokenBucket
 	throttle *requestThrottle
 	large    *largeBudget
-	status   func() Status // for four-letter words
+	member   *Member // for four-letter words
 	started  time.Time
+	config   []byte // what /zookeeper/config holds; empty: nothing
 
 	group     sync.WaitGroup // every goroutine of the port
 	stopping  atomic.Bool    // no new connections
@@ -66,6 +67,7 @@ type clientPort struct {
 
 	mu      sync.Mutex
 	conns   map[*conn]struct{}
+	leaving map[*conn]struct{} // answered a word and wait for their client to hang up; counted nowhere
 	perIP   map[string]int
 	remotes int   // connections that have an address
 	refused int64 // connections refused by limits
@@ -78,8 +80,9 @@ type clientPort struct {
 	touchMu sync.Mutex
 	touched []touchedSession
 
-	latency  latencyStats
-	counters portCounters
+	latency   latencyStats
+	traceMask atomic.Int64 // gtmk, stmk
+	counters  portCounters
 
 	logMu   sync.Mutex
 	lastLog time.Time
@@ -97,7 +100,7 @@ type settleWaiter struct {
 }
 
 func newClientPort(cfg *Config, tree *kv.Tree, in *intake, clock *tickClock) *clientPort {
-	return &clientPort{
+	p := &clientPort{
 		maxEventBytes: maxPortEventBytes,
 		cfg:           cfg, log: cfg.Logger, maxFrame: cfg.MaxFrameBytes, tree: tree, intake: in, clock: clock,
 		gate: newGate(), ids: newSessionIDs(cfg.ID, time.Now()), sessions: newSessionTable(),
@@ -105,8 +108,13 @@ func newClientPort(cfg *Config, tree *kv.Tree, in *intake, clock *tickClock) *cl
 		tokens:   newTokenBucket(cfg.ConnectionTokens, cfg.ConnectionTokenFillCount, cfg.ConnectionTokenFillTime, time.Now()),
 		throttle: newRequestThrottle(cfg.ThrottleLimit, cfg.ThrottledOpWait),
 		large:    newLargeBudget(cfg.LargeRequestBytes, cfg.LargeRequestMaxBytes),
-		conns:    make(map[*conn]struct{}), perIP: make(map[string]int), stop: make(chan struct{}), started: time.Now(),
+		conns:    make(map[*conn]struct{}), leaving: make(map[*conn]struct{}), perIP: make(map[string]int), stop: make(chan struct{}), started: time.Now(),
 	}
+	p.traceMask.Store(defaultTraceMask)
+	if !cfg.standalone() {
+		p.config = []byte(cfg.membershipText())
+	}
+	return p
 }
 
 // start serves the listeners.
@@ -130,6 +138,9 @@ func (p *clientPort) close() {
 	}
 	conns := make([]*conn, 0, len(p.conns))
 	for c := range p.conns {
+		conns = append(conns, c)
+	}
+	for c := range p.leaving {
 		conns = append(conns, c)
 	}
 	p.mu.Unlock()
@@ -232,11 +243,28 @@ func (p *clientPort) drop(c *conn) {
 	p.tree.RemoveWatcher(c)
 	c.forget()
 	c.wmu.Unlock()
-	p.latency.received.Add(c.received.Load())
-	p.latency.sent.Add(c.sent.Load())
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	delete(p.leaving, c)
+	p.forgetLocked(c)
+}
+
+// leave takes a connection that has been answered out of the count, before it has ended.
+func (p *clientPort) leave(c *conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.leaving[c] = struct{}{}
+	p.forgetLocked(c)
+}
+
+// forgetLocked takes a connection out of the count, once. p.mu is held.
+func (p *clientPort) forgetLocked(c *conn) {
+	if _, ok := p.conns[c]; !ok {
+		return
+	}
 	delete(p.conns, c)
+	p.latency.received.Add(c.received.Load())
+	p.latency.sent.Add(c.sent.Load())
 	if c.ip != "" {
 		p.remotes--
 		if p.perIP[c.ip]--; p.perIP[c.ip] == 0 {

@@ -55,8 +55,11 @@ type Config struct {
 	// Members is the whole ensemble, this member included. Empty: a single member that needs no network to
 	// form, with Mode standalone.
 	Members []Peer
-	// ConfigVersion numbers the membership. Default 1.
+	// ConfigVersion numbers the membership, for people: it stands in /zookeeper/config.
 	ConfigVersion uint64
+	// MembershipText is the server lines that /zookeeper/config shows, in canonical form, without the version. Default:
+	// made of Members.
+	MembershipText string
 
 	// ClientListen are the addresses of the client port, host:port (":0" takes a port from the kernel).
 	// Default: ClientAddr of this member's line. None at all is legal: Member.Client needs no socket.
@@ -122,6 +125,8 @@ type Config struct {
 	LocalSessionsUpgrading bool
 	// ReadOnlyMode serves reads to clients that allow it while no leader is established (readonlymode.enabled).
 	ReadOnlyMode bool
+	// ClientBacklog is the listen backlog of the client port (clientPortListenBacklog); 0: the system's.
+	ClientBacklog int
 	// MaxConns bounds all client connections (maxCnxns); 0: unlimited.
 	MaxConns int
 	// SessionlessTimeout bounds how long a connection may be without a session. Default 10s.
@@ -175,8 +180,10 @@ type Config struct {
 	// UnsafeNoSync acknowledges writes that a power cut can take back. For tests that must see loss.
 	UnsafeNoSync bool
 
-	// fileLimit is the process's limit of file descriptors; tests lower it.
+	// fileLimit is the process's limit of file descriptors; tests lower it. wordStall replaces how long a client may
+	// take for a piece of the answer to a four-letter word.
 	fileLimit int
+	wordStall time.Duration
 }
 
 // Limits that Validate enforces.
@@ -195,7 +202,6 @@ func (c *Config) EnsureDefaults() {
 			c.ID = c.Members[0].ID
 		}
 	}
-	def(&c.ConfigVersion, 1)
 	if len(c.ClientListen) == 0 && len(c.Listeners.Client) == 0 {
 		if p, ok := c.peer(c.ID); ok && p.ClientAddr != "" {
 			c.ClientListen = []string{p.ClientAddr}
@@ -345,7 +351,7 @@ func (l *Listeners) close() {
 // membership is the configured ensemble as the cores see it.
 func (c *Config) membership() (quorum.Config, error) {
 	if c.standalone() {
-		return quorum.NewConfig(c.ConfigVersion, []MemberID{c.ID}, nil)
+		return quorum.NewConfig(max(c.ConfigVersion, 1), []MemberID{c.ID}, nil)
 	}
 	var voters, observers []MemberID
 	for _, p := range c.Members {
@@ -355,7 +361,7 @@ func (c *Config) membership() (quorum.Config, error) {
 			voters = append(voters, p.ID)
 		}
 	}
-	return quorum.NewConfig(c.ConfigVersion, voters, observers)
+	return quorum.NewConfig(max(c.ConfigVersion, 1), voters, observers) // 1 is what members of all versions send without one
 }
 
 // Validate checks a configuration whose defaults are filled. All problems are joined in one error, a

@@ -67,6 +67,7 @@ type conn struct {
 	heard, writing atomic.Int64
 
 	received, sent atomic.Int64 // packets
+	word           atomic.Bool  // it asked for a four-letter word
 	bytesIn        int64        // of request bodies since the last batch; the reader's
 
 	waiting atomic.Bool // the reader waits for the port's throttle
@@ -455,7 +456,7 @@ func (c *conn) recycle() {
 	c.mu.Lock()
 	for _, s := range done {
 		lat.add(c.port, now.Sub(s.at), s.kind)
-		c.stats.note(s.op, s.xid, c.lastZxid, s.at, now)
+		c.stats.noteSlot(s, c.lastZxid, now)
 		c.held--
 		c.heldBytes -= s.cost
 		c.settleLocked(&s.charge)

@@ -35,6 +35,15 @@ func (s *connStats) note(op wire.Op, xid int32, z kv.Zxid, at, now time.Time) {
 	s.lat.add(d)
 }
 
+// noteSlot records an answered slot. A write that failed has no name, as in ZooKeeper; a multi always has.
+func (s *connStats) noteSlot(q *slot, z kv.Zxid, now time.Time) {
+	op := q.op
+	if q.kind == slotWrite && q.code != kv.CodeOK && op != wire.OpMulti {
+		op = 0
+	}
+	s.note(op, q.xid, z, q.at, now)
+}
+
 // reset is crst: everything but the time of the connection starts anew. received and sent are the present counts.
 func (s *connStats) reset(received, sent int64) {
 	*s = connStats{established: s.established, lastXid: -1, receivedBefore: received, sentBefore: sent}

@@ -17,21 +17,22 @@ import (
 // transport, requests of clients, completions of disk and applier), then ticks if a tick is due, then carries out
 // what the replica asks for. Everything it calls is non-blocking and bounded by the protocol's limits.
 type loop struct {
-	cfg     *Config
-	log     *slog.Logger
-	replica *replica.Replica
-	inbox   *inbox
-	intake  *intake
-	wake    *waker // of inbox and intake
-	port    *clientPort
-	applier *applier
-	wal     *wal.Log
-	net     *transport.Transport // nil: a single member
-	snaps   *snapshotter
-	reader  *historyReader
-	disk    *diskWatch
-	clock   *tickClock
-	hello   *helloBox
+	cfg      *Config
+	log      *slog.Logger
+	replica  *replica.Replica
+	inbox    *inbox
+	intake   *intake
+	wake     *waker // of inbox and intake
+	port     *clientPort
+	applier  *applier
+	wal      *wal.Log
+	net      *transport.Transport // nil: a single member
+	snaps    *snapshotter
+	reader   *historyReader
+	disk     *diskWatch
+	clock    *tickClock
+	hello    *helloBox
+	counters *memberCounters
 
 	stop chan struct{}
 	done chan struct{}
@@ -151,6 +152,7 @@ func (l *loop) onApplied(z kv.Zxid, request uint64) {
 func (l *loop) openGate() {
 	if l.serving.Open && l.applied >= l.serving.Since {
 		if l.port.setGate(true) {
+			l.counters.gate(true, time.Now())
 			l.publish(l.replica.Status())
 		}
 	}

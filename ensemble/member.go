@@ -58,8 +58,9 @@ type Member struct {
 	disk    *diskWatch
 	loop    *loop
 
-	status atomic.Pointer[replica.Status]
-	served chan struct{} // closed when the member answered clients for the first time
+	status   atomic.Pointer[replica.Status]
+	counters memberCounters
+	served   chan struct{} // closed when the member answered clients for the first time
 
 	cancel  context.CancelFunc // of the snapshotter
 	up      chan struct{}      // closed when start has succeeded
@@ -128,6 +129,7 @@ func (m *Member) start() (err error) {
 	m.inbox = newInbox(wake)
 	m.intake = newIntake(firstToken(), cfg.MaxOutstandingRequests, cfg.MaxOutstandingBytes, wake)
 
+	opening := time.Now()
 	st, err := openStorage(cfg, func(c wal.Completion) {
 		if c.Err != nil {
 			m.fail(fmt.Errorf("log: %w", c.Err))
@@ -138,6 +140,8 @@ func (m *Member) start() (err error) {
 	if err != nil {
 		return err
 	}
+	m.counters.open.addDuration(time.Since(opening))
+	m.counters.begin(time.Now())
 	m.wal = st.log
 	undo = append(undo, func() { _ = m.wal.Close() })
 	m.tree = kv.NewTree(st.view)
@@ -149,7 +153,7 @@ func (m *Member) start() (err error) {
 	undo = append(undo, cancel)
 	clock := &tickClock{}
 	m.port = newClientPort(cfg, m.tree, m.intake, clock)
-	m.port.status = m.Status
+	m.port.member = m
 	m.port.settledZxid.Store(uint64(st.view.Zxid()))
 	m.port.ids.skip(st.view)
 	m.snaps = &snapshotter{
@@ -198,7 +202,7 @@ func (m *Member) start() (err error) {
 	}
 	m.loop = &loop{
 		cfg: cfg, log: m.log, replica: rep, inbox: m.inbox, intake: m.intake, wake: wake, port: m.port, applier: m.applier,
-		wal: m.wal, net: m.net, snaps: m.snaps, reader: m.reader, disk: m.disk, clock: clock, hello: hello,
+		wal: m.wal, net: m.net, snaps: m.snaps, reader: m.reader, disk: m.disk, clock: clock, hello: hello, counters: &m.counters,
 		stop: make(chan struct{}), done: make(chan struct{}), stopped: make(chan struct{}),
 		fail: m.fail, publish: m.publish, applied: st.view.Zxid(), readOnly: readOnlyClock{grace: int64(ticks(max(readOnlyGrace, cfg.TickTime)))},
 		received: make(map[uint64]snapshot.Point), chosen: make(map[zab.LinkID]snapshot.Point), streaming: make(map[zab.LinkID]snapshot.Point),

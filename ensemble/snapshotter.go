@@ -189,6 +189,9 @@ type snapshotWritten struct {
 
 func (e snapshotWritten) deliver(l *loop) {
 	s := l.snaps
+	if e.err == nil {
+		l.counters.snapshot.addDuration(e.took)
+	}
 	switch {
 	case e.err != nil:
 		s.active = false

@@ -10,6 +10,7 @@ import (
 // the moment in which its events are queued.
 type Tree struct {
 	view    atomic.Pointer[View]
+	digests digestLog
 	watches watches
 	fired   [EventNodeChildrenChanged]firedCount // by event type, less 1; the applier writes
 	events  outbox                               // owned by the applier, like all below
@@ -105,12 +106,17 @@ func (t *Tree) applyEntry(en *Entry, sink Sink) error {
 		want, wantView = sink.Begin(en.Zxid, &w.header)
 	}
 	if !want {
-		return a.apply(en, &w.header, &r, nil)
+		if err := a.apply(en, &w.header, &r, nil); err != nil {
+			return err
+		}
+		t.noteDigest()
+		return nil
 	}
 	t.outcome = Result{Ops: t.ops[:0]}
 	if err := a.apply(en, &w.header, &r, &t.outcome); err != nil {
 		return err
 	}
+	t.noteDigest()
 	w.result = t.outcome.OpResult
 	t.results = append(t.results, t.outcome.Ops...)
 	clear(t.outcome.Ops)
@@ -121,6 +127,13 @@ func (t *Tree) applyEntry(en *Entry, sink Sink) error {
 	}
 	t.wanted = append(t.wanted, *w)
 	return nil
+}
+
+// noteDigest remembers the digest after some transactions.
+func (t *Tree) noteDigest() {
+	if a := &t.work; a.zxid%DigestInterval == 0 {
+		t.digests.add(DigestAt{a.zxid, a.digest})
+	}
 }
 
 // Bounds of what is kept between batches: an unusually large one must not hold its memory for ever.

@@ -160,8 +160,32 @@ type Stats struct {
 	Writes   int64
 	Entries  int64
 	Bytes    int64         // stored bytes of the entries
-	SyncTime time.Duration // time spent waiting for syncs
-	Queued   int           // writes submitted and not completed
+	SyncTime time.Duration // time spent waiting for syncs, and the least and greatest of one
+	SyncMin  time.Duration
+	SyncMax  time.Duration
+	// The least and greatest number of entries in a batch that had any.
+	EntriesMin, EntriesMax int64
+	EntryBatches           int64 // synced batches with entries
+	Queued                 int   // writes submitted and not completed
+}
+
+// note counts a synced batch.
+func (s *Stats) note(took time.Duration, entries int64) {
+	if s.Batches == 0 || took < s.SyncMin {
+		s.SyncMin = took
+	}
+	s.SyncMax = max(s.SyncMax, took)
+	s.SyncTime += took
+	s.Batches++
+	if entries == 0 {
+		return
+	}
+	if s.EntryBatches == 0 || entries < s.EntriesMin {
+		s.EntriesMin = entries
+	}
+	s.EntriesMax = max(s.EntriesMax, entries)
+	s.Entries += entries
+	s.EntryBatches++
 }
 
 // Stats returns the counters.

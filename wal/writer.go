@@ -151,11 +151,9 @@ func (l *Log) complete(ws []queued, b *builder, took time.Duration) {
 	l.mu.Lock()
 	l.done = l.cur
 	l.inflight = l.inflight[len(ws):]
-	l.stats.Batches++
+	l.stats.note(took, int64(b.entries))
 	l.stats.Writes += int64(len(ws))
-	l.stats.Entries += int64(b.entries)
 	l.stats.Bytes += int64(b.bytes)
-	l.stats.SyncTime += took
 	b.index(&l.index)
 	l.mu.Unlock()
 	var seq uint64

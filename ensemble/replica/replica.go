@@ -313,6 +313,7 @@ type Status struct {
 	Queued, QueuedBytes           int
 	Outstanding, OutstandingBytes int
 	Connections                   int // that submitted something and were not cancelled
+	Syncs                         int // asked for here and not confirmed
 	Sessions                      int // with deadlines here; leader only
 	// Expired sessions, and containers and nodes with a time to live removed, by this member as leader in this run.
 	Expired, Reaped uint64
@@ -328,6 +329,9 @@ func (r *Replica) Status() Status {
 		Queued: r.clients.queue.len(), QueuedBytes: r.clients.queuedBytes,
 		Outstanding: r.clients.outstanding.len(), OutstandingBytes: r.clients.outstandingBytes,
 		Connections: len(r.clients.conns), Expired: r.expired, Reaped: r.reaped,
+	}
+	for i := range r.clients.syncs {
+		s.Syncs += len(r.clients.syncs[i].requests)
 	}
 	if r.lead != nil && r.lead.sessions != nil {
 		s.Sessions = len(r.lead.sessions.all)

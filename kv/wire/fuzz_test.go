@@ -196,7 +196,7 @@ func FuzzFrames(f *testing.F) {
 }
 
 func FuzzSrvr(f *testing.F) {
-	f.Add(AppendSrvr(nil, &ServerStats{Serving: true, Version: "3.9.0-kvd", Mode: ModeLeader, KvdVersion: "1", Members: []MemberAddr{{1, "h:1", true}}}))
+	f.Add(AppendSrvr(nil, &ServerStats{Serving: true, Version: "3.9.5-kvd.1", Mode: ModeLeader, KvdVersion: "1", Members: []MemberAddr{{1, "h:1", true}}}))
 	f.Add(AppendSrvr(nil, &ServerStats{KvdVersion: "1", Pid: 5}))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		s, err := ParseSrvr(text)

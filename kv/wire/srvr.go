@@ -42,7 +42,7 @@ const (
 // own plus its Zxid: `kv status` shows it with its process id all the same.
 type ServerStats struct {
 	Serving     bool
-	Version     string    // of the protocol spoken, e.g. "3.9.0-kvd"; letters, digits, dots and dashes
+	Version     string    // as ProtocolVersion makes it; letters, digits, dots and dashes
 	Built       time.Time // zero: the epoch
 	Clients     []ClientStats
 	LatencyMin  time.Duration // shown in milliseconds
@@ -89,7 +89,28 @@ type MemberAddr struct {
 
 // builtLayout is the form that every known parser takes; ZooKeeper has printed ISO dates since 3.5, which
 // go-zookeeper refuses.
-const builtLayout = "01/02/2006 15:04 MST"
+const builtLayout = "01/02/2006 15:04 GMT"
+
+// ProtocolVersion is what a server of kvd's version says it is: the ZooKeeper whose behaviour it has, then its own
+// version. Characters that parsers do not expect in a version become dashes.
+func ProtocolVersion(version string) string {
+	return "3.9.5-kvd." + strings.Map(func(c rune) rune {
+		switch {
+		case c >= '0' && c <= '9', c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c == '.', c == '-':
+			return c
+		}
+		return '-'
+	}, version)
+}
+
+// FullVersion is the version with the time of the build, as srvr, envi and mntr show it.
+func (s *ServerStats) FullVersion() string {
+	built := s.Built
+	if built.IsZero() {
+		built = time.Unix(0, 0)
+	}
+	return s.Version + ", built on " + built.UTC().Format(builtLayout)
+}
 
 // AppendSrvr appends the answer to `srvr`.
 func AppendSrvr(dst []byte, s *ServerStats) []byte { return appendStats(dst, s, false) }
@@ -105,22 +126,35 @@ func appendStats(dst []byte, s *ServerStats, clients bool) []byte {
 		}
 		return appendOwnLines(dst, s)
 	}
-	built := s.Built
-	if built.IsZero() {
-		built = time.Unix(0, 0)
-	}
-	dst = fmt.Appendf(dst, "Zookeeper version: %s, built on %s\n", s.Version, built.UTC().Format(builtLayout))
-	if s.Mode == ModeReadOnly {
-		dst = append(dst, "READ-ONLY mode; serving only read-only clients\n"...)
-	}
+	dst = AppendStatHead(dst, s)
 	if clients {
 		dst = append(dst, "Clients:\n"...)
-		for _, c := range s.Clients {
-			dst = fmt.Appendf(dst, " /%s[%x](queued=%d,recved=%d,sent=%d)\n", c.Addr, c.Interest, c.Queued, c.Received, c.Sent)
+		for i := range s.Clients {
+			dst = AppendStatClient(dst, &s.Clients[i])
 		}
 		dst = append(dst, '\n')
 	}
-	dst = fmt.Appendf(dst, "Latency min/avg/max: %d/%s/%d\n", s.LatencyMin.Milliseconds(), formatAvg(s.LatencyAvg), s.LatencyMax.Milliseconds())
+	return AppendStatTail(dst, s)
+}
+
+// AppendStatHead appends what srvr and stat have in front of the list of clients. A server with many clients streams
+// them between AppendStatHead and AppendStatTail: the line "Clients:", AppendStatClient for each, an empty line.
+func AppendStatHead(dst []byte, s *ServerStats) []byte {
+	dst = fmt.Appendf(dst, "Zookeeper version: %s\n", s.FullVersion())
+	if s.Mode == ModeReadOnly {
+		dst = append(dst, "READ-ONLY mode; serving only read-only clients\n"...)
+	}
+	return dst
+}
+
+// AppendStatClient appends the line of one client.
+func AppendStatClient(dst []byte, c *ClientStats) []byte {
+	return fmt.Appendf(dst, " /%s[%x](queued=%d,recved=%d,sent=%d)\n", c.Addr, c.Interest, c.Queued, c.Received, c.Sent)
+}
+
+// AppendStatTail appends what follows the list of clients.
+func AppendStatTail(dst []byte, s *ServerStats) []byte {
+	dst = fmt.Appendf(dst, "Latency min/avg/max: %d/%s/%d\n", s.LatencyMin.Milliseconds(), FormatMillis(s.LatencyAvg), s.LatencyMax.Milliseconds())
 	dst = fmt.Appendf(dst, "Received: %d\nSent: %d\nConnections: %d\nOutstanding: %d\n", s.Received, s.Sent, s.Connections, s.Outstanding)
 	dst = fmt.Appendf(dst, "Zxid: 0x%x\nMode: %s\nNode count: %d\n", uint64(s.Zxid), s.Mode, s.NodeCount)
 	if s.Mode == ModeLeader {
@@ -129,10 +163,14 @@ func appendStats(dst []byte, s *ServerStats, clients bool) []byte {
 	return appendOwnLines(dst, s)
 }
 
-// formatAvg prints milliseconds with one to four decimals, as ZooKeeper does.
-func formatAvg(d time.Duration) string {
-	text := strconv.FormatFloat(float64(d)/float64(time.Millisecond), 'f', 4, 64)
-	text = strings.TrimRight(text, "0")
+// FormatMillis prints a duration in milliseconds with one to four decimals, as ZooKeeper does averages.
+func FormatMillis(d time.Duration) string {
+	return FormatDecimal(float64(d) / float64(time.Millisecond))
+}
+
+// FormatDecimal prints a number with one to four decimals.
+func FormatDecimal(f float64) string {
+	text := strings.TrimRight(strconv.FormatFloat(f, 'f', 4, 64), "0")
 	if strings.HasSuffix(text, ".") {
 		text += "0"
 	}

@@ -127,7 +127,7 @@ func TestAnnouncedLengthAllocatesNothing(t *testing.T) {
 func TestPeekAndBuffered(t *testing.T) {
 	fr := NewFrameReader(strings.NewReader("ruok\n"), 100)
 	b, err := fr.Peek(4)
-	if w, ok := ParseWord(b); err != nil || !ok || w != WordRuok || !w.Served() {
+	if w, ok := ParseWord(b); err != nil || !ok || w != WordRuok {
 		t.Fatalf("%q %v %v", w, ok, err)
 	}
 	if !fr.Buffered() {
@@ -153,9 +153,60 @@ func TestPeekAndBuffered(t *testing.T) {
 	}
 }
 
+// strictSrvr reads srvr as go-zookeeper does, the strictest reader known: one expression over the whole head, and the
+// time of the build in one layout only.
+func strictSrvr(t *testing.T, text string, built time.Time) {
+	t.Helper()
+	re := regexp.MustCompile(`(?m:\AZookeeper version: ([A-Za-z0-9.\-]+), built on (\d\d/\d\d/\d{4} \d\d:\d\d [A-Za-z0-9:+\-]+).*\n` +
+		`^Latency min/avg/max: (\d+)/([0-9.]+)/(\d+).*\n^Received: (\d+).*\n^Sent: (\d+).*\n^Connections: (\d+).*\n^Outstanding: (\d+).*\n` +
+		`^Zxid: (0x[A-Za-z0-9]+).*\n^Mode: (\w+).*\n^Node count: (\d+))`)
+	m := re.FindStringSubmatch(text)
+	if m == nil {
+		t.Fatalf("the strict reader does not match\n%s", text)
+	}
+	at, err := time.Parse("01/02/2006 15:04 MST", m[2])
+	if err != nil || !at.Equal(built) {
+		t.Errorf("built %v, %v, want %v", at, err, built)
+	}
+}
+
+func TestProtocolVersion(t *testing.T) {
+	for in, want := range map[string]string{"1.2.3": "3.9.5-kvd.1.2.3", "v1.0.0-rc1+dirty,x": "3.9.5-kvd.v1.0.0-rc1-dirty-x", "": "3.9.5-kvd."} {
+		if got := ProtocolVersion(in); got != want {
+			t.Errorf("%q: %q, want %q", in, got, want)
+		}
+	}
+	s := ServerStats{Serving: true, Version: ProtocolVersion("(devel)"), Mode: ModeStandalone} // no time of a build: 1970
+	strictSrvr(t, string(AppendSrvr(nil, &s)), time.Unix(0, 0))
+}
+
+// The lines of real ZooKeeper 3.8.0.
+func TestConsLines(t *testing.T) {
+	c := ConnStats{
+		ClientStats: ClientStats{"127.0.0.1:54394", 1, 0, 7, 7}, Session: 0x10000b790b90000, LastOp: OpGetChildren,
+		Established: time.UnixMilli(1796085142659), TimeoutMs: 10000, LastXid: 6, LastZxid: 7, LastReply: 12292363 * time.Millisecond,
+		LatencyLast: 2 * time.Millisecond, LatencyAvg: 4 * time.Millisecond, LatencyMax: 16 * time.Millisecond,
+	}
+	fresh := c
+	fresh.Received, fresh.Sent, fresh.LastOp, fresh.LastXid, fresh.LastZxid = 0, 0, 0, -1, NoZxid
+	fresh.LastReply, fresh.LatencyLast, fresh.LatencyAvg, fresh.LatencyMax = 0, 0, 0, 0
+	for _, l := range []struct {
+		c    ConnStats
+		want string
+	}{
+		{c, " /127.0.0.1:54394[1](queued=0,recved=7,sent=7,sid=0x10000b790b90000,lop=GETC,est=1796085142659,to=10000,lcxid=0x6,lzxid=0x7,lresp=12292363,llat=2,minlat=0,avglat=4,maxlat=16)\n"},
+		{fresh, " /127.0.0.1:54394[1](queued=0,recved=0,sent=0,sid=0x10000b790b90000,lop=NA,est=1796085142659,to=10000,lzxid=0xffffffffffffffff,lresp=0,llat=0,minlat=0,avglat=0,maxlat=0)\n"},
+		{ConnStats{ClientStats: ClientStats{"127.0.0.1:50400", 0, 0, 1, 0}}, " /127.0.0.1:50400[0](queued=0,recved=1,sent=0)\n"},
+	} {
+		if got := string(AppendCons(nil, &l.c)); got != l.want {
+			t.Errorf("got\n%swant\n%s", got, l.want)
+		}
+	}
+}
+
 func TestSrvrText(t *testing.T) {
 	s := ServerStats{
-		Serving: true, Version: "3.9.0-kvd", Built: time.Date(2026, 11, 30, 17, 54, 0, 0, time.UTC),
+		Serving: true, Version: ProtocolVersion("0.1.0"), Built: time.Date(2026, 11, 30, 17, 54, 0, 0, time.UTC),
 		Clients:    []ClientStats{{"127.0.0.1:59978", 1, 0, 3, 3}},
 		LatencyAvg: 1234567 * time.Nanosecond, LatencyMax: 12 * time.Millisecond,
 		Received: 2, Sent: 3, Connections: 1, Outstanding: 4, Zxid: 0x100000002, Mode: ModeLeader, NodeCount: 5,
@@ -163,7 +214,7 @@ func TestSrvrText(t *testing.T) {
 		KvdVersion: "0.1.0", Member: 2, Pid: 4711, Role: ModeLeader, Leader: 2, Epoch: 1, Health: "ok", Digest: 255, DigestZxid: 0x100000002,
 		Members: []MemberAddr{{1, "h1:2181", false}, {2, "[::1]:2181", false}, {4, "h4:2181", true}},
 	}
-	const want = `Zookeeper version: 3.9.0-kvd, built on 11/30/2026 17:54 UTC
+	const want = `Zookeeper version: 3.9.5-kvd.0.1.0, built on 11/30/2026 17:54 GMT
 Clients:
  /127.0.0.1:59978[1](queued=0,recved=3,sent=3)
 
@@ -189,18 +240,8 @@ Members: 1=h1:2181 2=[::1]:2181 4=h4:2181:observer
 	if got := string(AppendStatWord(nil, &s)); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
-	// The expressions of go-zookeeper, the strictest reader known.
 	text := AppendSrvr(nil, &s)
-	for _, re := range []string{
-		`(?m:\A^Zookeeper version: ([A-Za-z0-9\.\-]+), built on (\d\d/\d\d/\d\d\d\d \d\d:\d\d [A-Za-z0-9:\+\-]+))`,
-		`(?m:^Latency min/avg/max: (\d+)/([0-9.]+)/(\d+))`,
-		`(?m:^Received: (\d+).*\n^Sent: (\d+).*\n^Connections: (\d+).*\n^Outstanding: (\d+))`,
-		`(?m:^Zxid: (0x[A-Za-z0-9]+).*\n^Mode: (\w+).*\n^Node count: (\d+))`,
-	} {
-		if !regexp.MustCompile(re).Match(text) {
-			t.Errorf("%s does not match\n%s", re, text)
-		}
-	}
+	strictSrvr(t, string(text), s.Built)
 	got, err := ParseSrvr(text)
 	if err != nil {
 		t.Fatal(err)

@@ -31,13 +31,15 @@ const (
 	WordTelnetQuit Word = "\xff\xf4\xff\xfd"
 )
 
-// words tells which words exist and whether this version answers them.
-var words = map[Word]struct{ served bool }{
-	WordRuok: {true}, WordIsro: {true}, WordSrvr: {true}, WordStat: {true},
-	WordConf: {}, WordCons: {}, WordCrst: {}, WordSrst: {}, WordDirs: {}, WordDump: {}, WordEnvi: {},
-	WordGtmk: {}, WordStmk: {}, WordWchs: {}, WordWchc: {}, WordWchp: {}, WordHash: {}, WordMntr: {},
-	WordTelnetQuit: {},
+// words are those that ParseWord recognises.
+var words = map[Word]bool{
+	WordRuok: true, WordIsro: true, WordSrvr: true, WordStat: true, WordConf: true, WordCons: true, WordCrst: true,
+	WordSrst: true, WordDirs: true, WordDump: true, WordEnvi: true, WordGtmk: true, WordStmk: true, WordWchs: true,
+	WordWchc: true, WordWchp: true, WordHash: true, WordMntr: true, WordTelnetQuit: true,
 }
+
+// StmkBytes is what follows the word stmk: the new mask.
+const StmkBytes = 8
 
 // ParseWord recognises the first four bytes of a connection as a four-letter word.
 func ParseWord(b []byte) (Word, bool) {
@@ -49,19 +51,27 @@ func ParseWord(b []byte) (Word, bool) {
 		return "", false
 	}
 	w := Word(b[:4])
-	_, ok := words[w]
-	return w, ok
+	return w, words[w]
 }
 
-// Served reports whether this version answers the word.
-func (w Word) Served() bool { return words[w].served }
+// AlwaysAnswered reports whether a member answers the word also while it does not serve.
+func (w Word) AlwaysAnswered() bool {
+	switch w {
+	case WordRuok, WordIsro, WordEnvi, WordGtmk, WordStmk, WordTelnetQuit:
+		return true
+	}
+	return false
+}
 
-// Answers that are the same for every word and server. None of the first four ends in a newline.
+// Answers that are the same for every server. None of the first four ends in a newline.
 const (
 	AnswerRuok     = "imok"
 	AnswerIsroRW   = "rw"
 	AnswerIsroRO   = "ro"
 	AnswerIsroNone = "null" // not serving
+
+	AnswerCrst = "Connection stats reset.\n"
+	AnswerSrst = "Server stats reset.\n"
 
 	// AnswerNotServing begins the answer of a member that is not serving to most words; AppendSrvr and
 	// AppendStatWord write it themselves.

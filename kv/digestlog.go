@@ -1,0 +1,42 @@
+package kv
+
+import "sync"
+
+// DigestInterval and digestsKept say at which zxids a Tree remembers its digest, and how many of them. Members that
+// applied the same transactions have the same digests at the same zxids.
+const (
+	DigestInterval = 128
+	digestsKept    = 1024
+)
+
+// DigestAt is the digest of the tree right after a transaction.
+type DigestAt struct {
+	Zxid   Zxid
+	Digest uint64
+}
+
+// digestLog is a ring of the newest ones.
+type digestLog struct {
+	mu   sync.Mutex
+	ring []DigestAt
+	next int
+}
+
+func (l *digestLog) add(d DigestAt) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.ring) < digestsKept {
+		l.ring = append(l.ring, d)
+		return
+	}
+	l.ring[l.next] = d
+	l.next = (l.next + 1) % digestsKept
+}
+
+// Digests returns the digests at zxids divisible by DigestInterval that were applied in this run, the oldest first.
+func (t *Tree) Digests() []DigestAt {
+	l := &t.digests
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append(append([]DigestAt(nil), l.ring[l.next:]...), l.ring[:l.next]...)
+}
