@@ -2,6 +2,7 @@ package ensemble
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -91,6 +92,9 @@ func (p *clientPort) answerWord(c *conn, word wire.Word) {
 	p.writeWord(w, word)
 	w.flush()
 	if w.gone() {
+		if errors.Is(w.err, os.ErrDeadlineExceeded) {
+			c.close("the answer to " + string(word) + " is not read")
+		}
 		return
 	}
 	c.sent.Add(1)

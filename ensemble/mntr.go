@@ -245,7 +245,7 @@ func (f *monitorFacts) peerState() any {
 // monitorFacts reads everything once.
 func (m *Member) monitorFacts(mode wire.Mode) *monitorFacts {
 	return &monitorFacts{
-		m: m, mode: mode, srvr: m.serverStats(mode), view: m.tree.View(), rep: m.status.Load(), wal: m.wal.Stats(),
+		m: m, mode: mode, srvr: m.serverStats(mode), view: m.tree.View(), rep: m.freshStatus(), wal: m.wal.Stats(),
 		counts: &m.port.counters, now: time.Now(),
 	}
 }

@@ -1,7 +1,6 @@
 package ensemble
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"os"
@@ -222,27 +221,47 @@ func (m *Member) writeDigests(w *wordWriter) {
 	}
 }
 
-// deadlines asks the loop when sessions expire. Nobody leading, or a loop that does not answer in time, gives none.
-func (m *Member) deadlines() []replica.Deadline {
-	ctx, cancel := context.WithTimeout(context.Background(), wordStall)
-	defer cancel()
-	q := deadlinesAsked{make(chan []replica.Deadline, 1)} // 1: the loop never waits for who asked
+// loopPatience bounds how long a word waits for the member's loop. A loop that is busy for that long is itself a news.
+const loopPatience = time.Second
+
+// askLoop runs read on the loop, which owns the replica, and returns what it gives; false if the loop does not come
+// to it in time or has ended.
+func askLoop[T any](m *Member, read func(*replica.Replica) T) (answer T, ok bool) {
+	q := loopQuestion[T]{read, make(chan T, 1)} // 1: the loop never waits for who asked
 	if !m.inbox.push(q, false) {
-		return nil
+		return answer, false
 	}
+	patience := time.NewTimer(loopPatience)
+	defer patience.Stop()
 	select {
-	case all := <-q.answer:
-		return all
+	case answer = <-q.answer:
+		return answer, true
 	case <-m.closing:
-	case <-ctx.Done():
+	case <-patience.C:
 	}
-	return nil
+	return answer, false
 }
 
-// deadlinesAsked asks the loop for the deadlines of all sessions.
-type deadlinesAsked struct{ answer chan []replica.Deadline }
+type loopQuestion[T any] struct {
+	read   func(*replica.Replica) T
+	answer chan T
+}
 
-func (q deadlinesAsked) deliver(l *loop) { q.answer <- l.replica.Deadlines(nil) }
+func (q loopQuestion[T]) deliver(l *loop) { q.answer <- q.read(l.replica) }
+
+// deadlines are those of all sessions; none if this member does not lead.
+func (m *Member) deadlines() []replica.Deadline {
+	all, _ := askLoop(m, func(r *replica.Replica) []replica.Deadline { return r.Deadlines(nil) })
+	return all
+}
+
+// freshStatus is the replica's state now; the last one published if the loop does not answer.
+func (m *Member) freshStatus() *replica.Status {
+	if s, ok := askLoop(m, (*replica.Replica).Status); ok {
+		return &s
+	}
+	return m.status.Load()
+}
 
 // membershipText is the configuration as /zookeeper/config shows it (zookeeper-protocol 11.4, 11.5).
 func (c *Config) membershipText() string {
