@@ -156,6 +156,7 @@ func (c *conn) answerExists(s *slot, q *wire.PathWatchRequest) progress {
 	if !c.beginReply(s, code) {
 		return broken
 	}
+	c.port.configNode(q.Path, nil, &stat)
 	c.out = wire.AppendStat(c.out, &stat)
 	return c.endReply()
 }
@@ -165,6 +166,7 @@ func (c *conn) answerGetData(s *slot, q *wire.PathWatchRequest) progress {
 	if err != nil {
 		return c.refuse(s, kv.CodeOf(err))
 	}
+	data = c.port.configNode(q.Path, data, &stat)
 	size := 4 + len(data) + wire.StatBytes
 	switch {
 	case !c.fits(size):
@@ -195,6 +197,7 @@ func (c *conn) answerChildren(s *slot, q *wire.PathWatchRequest) progress {
 	if err != nil {
 		return c.refuse(s, kv.CodeOf(err))
 	}
+	c.port.configNode(q.Path, nil, &stat)
 	tail := 0
 	if s.op == wire.OpGetChildren2 {
 		tail = wire.StatBytes
@@ -258,6 +261,7 @@ func (c *conn) answerGetACL(s *slot, path string) progress {
 	if err != nil {
 		return c.refuse(s, kv.CodeOf(err))
 	}
+	c.port.configNode(path, nil, &stat)
 	if !c.fits(wire.ACLBytes(list) + wire.StatBytes) {
 		return c.refuse(s, kv.CodeMarshallingError)
 	}
@@ -334,7 +338,7 @@ func (c *conn) answerMultiRead(s *slot) progress {
 	size := wire.MultiHeaderBytes // the end
 	for i := range ops {
 		size += wire.MultiHeaderBytes
-		data, names, _, err := readOne(rd, &ops[i])
+		data, names, _, err := c.readOne(rd, &ops[i])
 		switch {
 		case err != nil:
 			size += 4
@@ -354,7 +358,7 @@ func (c *conn) answerMultiRead(s *slot) progress {
 	}
 	return c.stream(s, size, func(w *stream) {
 		for i := range ops {
-			data, names, stat, err := readOne(rd, &ops[i])
+			data, names, stat, err := c.readOne(rd, &ops[i])
 			if err != nil {
 				w.multiError(kv.CodeOf(err))
 				continue
@@ -378,9 +382,10 @@ func (c *conn) answerMultiRead(s *slot) progress {
 const maxKeptReads = 256
 
 // readOne carries out one operation of a multiRead.
-func readOne(rd kv.Reader, op *wire.ReadOp) (data []byte, names kv.Names, stat kv.Stat, err error) {
+func (c *conn) readOne(rd kv.Reader, op *wire.ReadOp) (data []byte, names kv.Names, stat kv.Stat, err error) {
 	if op.Op == wire.OpGetData {
 		data, stat, err = rd.Get(op.Path)
+		data = c.port.configNode(op.Path, data, &stat)
 	} else {
 		names, stat, err = rd.Names(op.Path)
 	}

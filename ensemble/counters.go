@@ -34,8 +34,6 @@ type portCounters struct {
 	reads   summary // readlatency, µs
 	updates summary // updatelatency, µs
 
-	// Events handed to clients by type: node_created_watch_count and its relatives.
-	eventsCreated, eventsDeleted, eventsChanged, eventsChildren summary
 }
 
 // sizeGauge keeps the last, least and greatest of some sizes in bytes; -1 if there was none.

@@ -209,6 +209,14 @@ func recorded(get func(*memberCounters) *summary) func(*monitorFacts) summaryVal
 	return func(f *monitorFacts) summaryValues { return get(&f.m.counters).read() }
 }
 
+// fired shows how many watchers the changes of a kind had, those without any not counted.
+func fired(e kv.EventType) func(*monitorFacts) summaryValues {
+	return func(f *monitorFacts) summaryValues {
+		changes, watchers, least, most := f.m.tree.Fired(e)
+		return summaryValues{n: changes, sum: watchers, min: least, max: most}
+	}
+}
+
 var monitorSummaries = []monitorSummary{
 	{"fsynctime", "one sync of the log, ms", false, true, func(f *monitorFacts) summaryValues {
 		return summaryValues{n: f.wal.Batches, sum: f.wal.SyncTime.Microseconds(), min: f.wal.SyncMin.Microseconds(), max: f.wal.SyncMax.Microseconds()}
@@ -223,6 +231,10 @@ var monitorSummaries = []monitorSummary{
 	{"leader_unavailable_time", "the same, of a member that then led", false, true, recorded(func(c *memberCounters) *summary { return &c.leaderUnavailable })},
 	{"follower_sync_time", "from finding the leader to answering clients, ms", false, true, recorded(func(c *memberCounters) *summary { return &c.followerSync })},
 	{"observer_sync_time", "the same, of an observer", false, true, recorded(func(c *memberCounters) *summary { return &c.observerSync })},
+	{"node_created_watch_count", "watchers told of one creation", false, false, fired(kv.EventNodeCreated)},
+	{"node_deleted_watch_count", "", false, false, fired(kv.EventNodeDeleted)},
+	{"node_changed_watch_count", "", false, false, fired(kv.EventNodeDataChanged)},
+	{"node_children_watch_count", "", false, false, fired(kv.EventNodeChildrenChanged)},
 	{"readlatency", "reads, from frame to reply, ms", true, true, func(f *monitorFacts) summaryValues { return f.counts.reads.read() }},
 	{"updatelatency", "writes and syncs, from frame to reply, ms", true, true, func(f *monitorFacts) summaryValues { return f.counts.updates.read() }},
 }
