@@ -110,8 +110,10 @@ func (c *conn) refuse(s *slot, code kv.Code) progress {
 func (c *conn) answerRead(s *slot) progress {
 	switch s.op {
 	case wire.OpExists, wire.OpGetData, wire.OpGetChildren, wire.OpGetChildren2:
+		// Decoded without wire.Decode: through an interface, record and reader would be allocated.
 		var q wire.PathWatchRequest
-		if wire.Decode(s.body, &q) != nil {
+		r := wire.NewReader(s.body)
+		if q.DecodeFrom(&r); r.Err() != nil {
 			return c.refuse(s, kv.CodeMarshallingError)
 		}
 		switch s.op {
@@ -211,11 +213,13 @@ func (c *conn) answerChildren(s *slot, q *wire.PathWatchRequest) progress {
 			return true
 		})
 		c.names = list
-		defer clear(list)
 	} else if c.patient {
 		size += sizeOf(names)
 	} else {
 		return handOver
+	}
+	if !c.fits(size) || size > flushBytes {
+		clear(list) // they keep the view
 	}
 	switch {
 	case !c.fits(size):
@@ -238,6 +242,7 @@ func (c *conn) answerChildren(s *slot, q *wire.PathWatchRequest) progress {
 		return broken
 	}
 	c.out = wire.AppendStrings(c.out, list)
+	clear(list)
 	if tail > 0 {
 		c.out = wire.AppendStat(c.out, &stat)
 	}
