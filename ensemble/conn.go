@@ -392,8 +392,11 @@ func (c *conn) writeEvents(z kv.Zxid) bool {
 		c.releaseEvent(e)
 		*e = kv.Event{}
 		c.first++
-		if len(c.out) >= flushBytes && !c.flush() {
-			return false
+		if len(c.out) >= flushBytes {
+			if !c.flush() {
+				return false
+			}
+			c.hear() // it takes in what it gets; its pings may wait behind this
 		}
 	}
 	n := c.first - from

@@ -131,13 +131,13 @@ func TestEventsOfAClientThatDoesNotReadAreBounded(t *testing.T) {
 	eventually(t, "the account is settled", func() bool { return m.port.eventBytes.Load() == 0 })
 }
 
-// A million watches may fire at once: that alone is no reason to cut a client that reads.
-func TestAMillionEventsReachAClientThatReads(t *testing.T) {
+// Any number of watches may fire at once: that alone is no reason to cut a client that reads.
+func TestAStormOfEventsReachAClientThatReads(t *testing.T) {
 	m, addr := startSingle(t, nil)
 	r := dialRaw(t, addr)
 	r.session()
 	c := m.onlyConn(t)
-	const n = 1_000_000
+	const n = 300_000
 	z := m.port.settled()
 	for range n {
 		c.Event(kv.Event{Type: kv.EventNodeDataChanged, Path: "/storm/of/events", Zxid: z})
