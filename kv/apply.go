@@ -174,6 +174,9 @@ func (a *applier) applyCreate(z Zxid, now int64, o *TxnOp, wantStat bool, stat *
 	if _, exists := a.lookup(o.Path); exists {
 		return false
 	}
+	if id := o.Owner.Ephemeral(); id != 0 && !a.hasSession(id) {
+		return false
+	}
 	creates := o.Creates
 	if !a.touchParent(parentOf(o.Path), z, func(f *family) { f.creates = creates; f.children++ }) {
 		return false

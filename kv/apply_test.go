@@ -60,6 +60,7 @@ func TestApplyRefusesBrokenHistories(t *testing.T) {
 		"delete of the root":       entry(next, payload(TxnOp{Op: OpDelete, Path: "/"})),
 		"setACL of a missing node": entry(next, payload(TxnOp{Op: OpSetACL, Path: "/no"})),
 		"session twice":            entry(next, payload(TxnOp{Op: OpCreateSession})),
+		"owner without a session":  entry(next, payload(TxnOp{Op: OpCreate, Path: "/e", Owner: 8})),
 		"container that exists":    entry(next, payload(TxnOp{Op: OpCreateContainer, Path: "/a"})),
 		"container not there":      entry(next, payload(TxnOp{Op: OpDeleteContainer, Path: "/no"})),
 		"container with children":  entry(next, payload(TxnOp{Op: OpDeleteContainer, Path: "/a"})),

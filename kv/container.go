@@ -73,21 +73,31 @@ func (v *View) Reapable(now, neverUsed int64, yield func(path string) bool) {
 			return
 		}
 		table.ascend("", func(rec string) bool {
-			path := pathOfKey(recKey(rec))
-			if v.reapable(path, now, neverUsed) {
-				more = yield(path)
+			if key := recKey(rec); v.reapable(key, now, neverUsed) {
+				more = yield(pathOfKey(key))
 			}
 			return more
 		})
 	}
 }
 
-// reapable is the rule of Reapable for one node, by what the view knows.
-func (s *state) reapable(path string, now, neverUsed int64) bool {
-	f := s.facts(path)
-	return f.reapable(now, neverUsed)
+// reapable is the rule of Reapable for the node with that key, by what the view knows.
+func (s *state) reapable(key string, now, neverUsed int64) bool {
+	rec, ok := s.nodes.get(key)
+	if !ok {
+		return false
+	}
+	var n node
+	decodeNode(recValue(rec), &n)
+	var f family
+	if rec, ok = s.families.get(key); ok {
+		f, _ = decodeFamily(recValue(rec))
+	}
+	facts := nodeFacts{exists: true, creates: f.creates, children: f.children, owner: n.owner, mtime: n.mtime}
+	return facts.reapable(now, neverUsed)
 }
 
+// reapable is the rule itself.
 func (n *nodeFacts) reapable(now, neverUsed int64) bool {
 	unchanged := now - n.mtime
 	switch {
@@ -107,7 +117,8 @@ func (p *Preparer) StillReapable(path string, now, neverUsed int64) bool {
 	if n, ok := p.nodes[watchPath(path)]; ok && n.zxid > v.zxid {
 		return false
 	}
-	return v.reapable(path, now, neverUsed)
+	var buf keyBuffer
+	return v.reapable(stringOf(appendKey(buf[:0], path)), now, neverUsed)
 }
 
 // deleteContainer removes a container or a node with a time to live for the leader, which found it in a view that may

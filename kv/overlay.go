@@ -70,17 +70,23 @@ type overlay struct {
 	undo []undoEntry
 }
 
-// undoEntry restores one pending fact.
+// undoEntry restores one pending fact: that of a node, unless more is set. Every request makes some, so what is rare is
+// kept apart.
 type undoEntry struct {
-	path     string
-	node     pendingNode // zxid 0: there was none
+	path string
+	node pendingNode // zxid 0: there was none
+	more *undoMore
+}
+
+// undoMore restores a session, a quota (of path), or else the levels.
+type undoMore struct {
 	session  SessionID
 	had      bool
 	was      pendingSession // without created, which only ever grows within one transaction
 	created  int
-	levels   *Levels
+	quota    *pendingQuota
+	levels   Levels
 	levelsAt Zxid
-	quota    *pendingQuota // of path
 }
 
 func (o *overlay) init() {
@@ -158,7 +164,7 @@ func (o *overlay) session(id SessionID, open bool) *pendingSession {
 		s = &pendingSession{open: open}
 		o.sessions[id] = s
 	}
-	o.undo = append(o.undo, undoEntry{session: id, had: had, was: *s, created: len(s.created)})
+	o.undo = append(o.undo, undoEntry{more: &undoMore{session: id, had: had, was: *s, created: len(s.created)}})
 	return s
 }
 
@@ -170,15 +176,14 @@ func (o *overlay) setSession(id SessionID, open bool, z Zxid) {
 }
 
 func (o *overlay) setLevels(l Levels, z Zxid) {
-	was := o.levels
-	o.undo = append(o.undo, undoEntry{levels: &was, levelsAt: o.levelsAt})
+	o.undo = append(o.undo, undoEntry{more: &undoMore{levels: o.levels, levelsAt: o.levelsAt}})
 	o.levels, o.levelsAt = l, z
 }
 
 // setQuota records how transaction z leaves the quota of a prefix.
 func (o *overlay) setQuota(prefix string, f quotaFacts, z Zxid) {
 	was := o.quotas[prefix]
-	o.undo = append(o.undo, undoEntry{path: prefix, quota: &was})
+	o.undo = append(o.undo, undoEntry{path: prefix, more: &undoMore{quota: &was}})
 	if o.quotas == nil {
 		o.quotas = make(map[string]pendingQuota)
 		o.quotaSweep = 1024
@@ -199,18 +204,8 @@ func (o *overlay) rollback(z Zxid) {
 	for i := len(o.undo) - 1; i >= 0; i-- {
 		u := &o.undo[i]
 		switch {
-		case u.quota != nil && u.quota.zxid == 0:
-			delete(o.quotas, u.path)
-		case u.quota != nil:
-			o.quotas[u.path] = *u.quota
-		case u.levels != nil:
-			o.levels, o.levelsAt = *u.levels, u.levelsAt
-		case u.session != 0 && !u.had:
-			delete(o.sessions, u.session)
-		case u.session != 0:
-			s := o.sessions[u.session]
-			clear(s.created[u.created:])
-			s.open, s.zxid, s.made, s.created = u.was.open, u.was.zxid, u.was.made, s.created[:u.created]
+		case u.more != nil:
+			o.undoMore(u.path, u.more)
 		case u.node.zxid == 0:
 			delete(o.nodes, u.path)
 		default:
@@ -221,5 +216,22 @@ func (o *overlay) rollback(z Zxid) {
 	for n := len(o.marks); n > o.head && o.marks[n-1].zxid == z; n-- {
 		o.marks[n-1] = mark{}
 		o.marks = o.marks[:n-1]
+	}
+}
+
+func (o *overlay) undoMore(path string, u *undoMore) {
+	switch {
+	case u.session != 0 && !u.had:
+		delete(o.sessions, u.session)
+	case u.session != 0:
+		s := o.sessions[u.session]
+		clear(s.created[u.created:])
+		s.open, s.zxid, s.made, s.created = u.was.open, u.was.zxid, u.was.made, s.created[:u.created]
+	case u.quota != nil && u.quota.zxid == 0:
+		delete(o.quotas, path)
+	case u.quota != nil:
+		o.quotas[path] = *u.quota
+	default:
+		o.levels, o.levelsAt = u.levels, u.levelsAt
 	}
 }
