@@ -256,6 +256,7 @@ func (c *conn) pump(patient bool) bool {
 		}
 		c.takeEvents()
 		c.run = c.ring.takeReady(c.run)
+		c.settleRunLocked()
 		pings := c.pings
 		if pings > 0 {
 			c.stats.note(wire.OpPing, wire.XidPing, max(settled, c.lastZxid), c.pingAt, time.Now())
@@ -462,7 +463,6 @@ func (c *conn) recycle() {
 		c.stats.noteSlot(s, c.lastZxid, now)
 		c.held--
 		c.heldBytes -= s.cost
-		c.settleLocked(&s.charge)
 		s.reset()
 		c.free = append(c.free, s)
 	}

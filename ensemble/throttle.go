@@ -254,6 +254,17 @@ func (c *conn) settleLocked(q *charge) {
 	*q = charge{}
 }
 
+// settleRunLocked gives back what the requests being answered were charged: before their replies are written, so that
+// a client that waits for each finds room for the next. c.mu is held.
+func (c *conn) settleRunLocked() {
+	if c.charged == (portCharge{}) {
+		return
+	}
+	for _, s := range c.run {
+		c.settleLocked(&s.charge)
+	}
+}
+
 // settleAll gives back what is left when the connection ends.
 func (c *conn) settleAll() {
 	c.mu.Lock()
