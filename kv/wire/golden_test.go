@@ -200,6 +200,37 @@ func TestNulls(t *testing.T) {
 	}
 }
 
+// Within a multi the flags of a create decide what it is, not its code.
+func TestCreatesWithinAMultiGoByTheirFlags(t *testing.T) {
+	for _, op := range []Op{OpCreate, OpCreate2, OpCreateContainer, OpCreateTTL} {
+		for flags := int32(-1); flags <= 7; flags++ {
+			var rec Record = &CreateRequest{Path: "/a", Flags: flags}
+			if op == OpCreateTTL {
+				rec = &CreateTTLRequest{CreateRequest{Path: "/a", Flags: flags}, 77}
+			}
+			var req kv.Request
+			err := DecodeRequest(OpMulti, AppendMultiEnd(AppendMultiOp(nil, op, rec)), &req)
+			want, ttl := kv.OpCreate, int64(-1)
+			switch {
+			case flags < 0 || flags > 6 || flags >= 5 && op != OpCreateTTL:
+				if err == nil {
+					t.Errorf("%v with flags %d is taken", op, flags)
+				}
+				continue
+			case flags >= 5:
+				want, ttl = kv.OpCreateTTL, 77
+			case flags == 4:
+				want = kv.OpCreateContainer
+			case op == OpCreate2:
+				want = kv.OpCreate2
+			}
+			if err != nil || len(req.Ops) != 1 || req.Ops[0].Op != want || req.Ops[0].Flags != flags || req.Ops[0].TTL != ttl {
+				t.Errorf("%v with flags %d: %+v, %v", op, flags, req.Ops, err)
+			}
+		}
+	}
+}
+
 func TestMultiRead(t *testing.T) {
 	ops := []ReadOp{{OpGetData, PathWatchRequest{"/a", false}}, {OpGetChildren, PathWatchRequest{"/", true}}}
 	got, _, err := DecodeMultiRead(AppendMultiRead(nil, ops), nil)

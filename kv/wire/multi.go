@@ -195,10 +195,28 @@ func decodeMulti(r *Reader, ops []kv.Request) ([]kv.Request, error) {
 		if r.bad {
 			return ops, r.Err()
 		}
-		if isCreate(h.Op) && (q.Flags < kv.FlagPersistent || q.Flags > kv.FlagSequentialTTL) {
-			return ops, fmt.Errorf("%w: create flags %d within a multi", ErrMarshalling, q.Flags)
+		if isCreate(h.Op) && !createByFlags(q) {
+			return ops, fmt.Errorf("%w: %v with flags %d within a multi", ErrMarshalling, h.Op, q.Flags)
 		}
 	}
+}
+
+// createByFlags makes of a create within a multi what its flags say, whatever its code: ZooKeeper rebuilds these requests
+// from the flags alone. It reports false for flags that no create within a multi can have, or this one cannot.
+func createByFlags(q *kv.Request) bool {
+	switch q.Flags {
+	case kv.FlagPersistent, kv.FlagEphemeral, kv.FlagSequential, kv.FlagEphemeralSequential:
+		if q.Op != kv.OpCreate2 {
+			q.Op, q.TTL = kv.OpCreate, -1
+		}
+	case kv.FlagContainer:
+		q.Op, q.TTL = kv.OpCreateContainer, -1
+	case kv.FlagTTL, kv.FlagSequentialTTL:
+		return q.Op == kv.OpCreateTTL
+	default:
+		return false
+	}
+	return true
 }
 
 func multiAllows(op Op) bool {
