@@ -1,6 +1,8 @@
 package ensemble
 
 import (
+	"slices"
+
 	"time"
 
 	"kvd/ensemble/replica"
@@ -22,7 +24,6 @@ func (l *loop) carryOut(r replica.Ready) {
 		l.net.Send(r.Send)
 		l.startStreams(r.Send)
 		for _, c := range r.CloseLinks {
-			delete(l.chosen, c.Link)
 			l.net.CloseLink(c.Link, c.Reason)
 		}
 		if r.Connect != nil {
@@ -31,6 +32,9 @@ func (l *loop) carryOut(r replica.Ready) {
 	}
 	for _, s := range r.Snapshots {
 		l.chooseSnapshot(s)
+	}
+	for _, c := range r.CloseLinks {
+		l.promiseEnds(c.Link)
 	}
 	for _, read := range r.Reads {
 		l.reader.enqueue(read)
@@ -145,6 +149,12 @@ func (l *loop) chooseSnapshot(s zab.SendSnapshot) {
 	}
 	l.chosen[s.Link] = point
 	l.replica.SnapshotChosen(s.Link, point.Zxid, point.Chain, true)
+}
+
+// promiseEnds forgets the point that was chosen, or is to be, for a link that has ended: its files need not stay.
+func (l *loop) promiseEnds(link zab.LinkID) {
+	delete(l.chosen, link)
+	l.awaitingSnapshot = slices.DeleteFunc(l.awaitingSnapshot, func(s zab.SendSnapshot) bool { return s.Link == link })
 }
 
 // startStreams streams the files of a chosen snapshot behind the message that announces it.

@@ -196,7 +196,7 @@ func (e electionMessage) deliver(l *loop) {
 }
 func (e linkUp) deliver(l *loop) { l.replica.LinkUp(e.peer, e.link, e.dialled) }
 func (e linkDown) deliver(l *loop) {
-	delete(l.chosen, e.link)
+	l.promiseEnds(e.link)
 	delete(l.streaming, e.link)
 	l.replica.LinkDown(e.peer, e.link)
 }
