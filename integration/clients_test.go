@@ -23,6 +23,7 @@ var ordinaryConfig = []string{
 	"extendedTypesEnabled=true",
 	"maxClientCnxns=0",
 	"4lw.commands.whitelist=*",
+	"minSessionTimeout=1000",
 	"DigestAuthenticationProvider.superDigest=super:xQJmxLMiHGwaqBvst5y6rkB6HQs=",
 }
 

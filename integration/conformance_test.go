@@ -25,8 +25,6 @@ var clientPrograms = []struct {
 
 // awaited are checks of operations that are being built. They are run and reported, and do not fail a test yet.
 var awaited = map[string]bool{
-	"connect and close": true, // the word envi
-	"access lists":      true,
 	"an auth list is made of the connection's identities": true,
 	"credentials come back on every reconnect":            true,
 }

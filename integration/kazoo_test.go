@@ -16,7 +16,7 @@ func kazooChecks(t *testing.T) []conformance.Check {
 	})
 	s, ctx := startStage(t, ordinaryConfig...)
 	var all []conformance.Check
-	for _, script := range []string{"basics.py"} {
+	for _, script := range []string{"basics.py", "locks.py", "recipes.py", "sessions.py"} {
 		all = append(all, runClient(t, ctx, s, []string{"PYTHONDONTWRITEBYTECODE=1"}, python, filepath.Join("scripts", "kazoo", script))...)
 	}
 	return all

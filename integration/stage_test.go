@@ -260,7 +260,7 @@ func startRealCluster(t *testing.T, members int, lines ...string) (*cluster.Clus
 	logging := "log4j.rootLogger=WARN, A\nlog4j.appender.A=org.apache.log4j.ConsoleAppender\nlog4j.appender.A.target=System.err\n" +
 		"log4j.appender.A.layout=org.apache.log4j.PatternLayout\nlog4j.appender.A.layout.ConversionPattern=%d{HH:mm:ss,SSS} %p %c{1} %m%n\n"
 	// Called as kvd is: serve --config FILE. It says ready at once; startMember asks until it serves.
-	script := fmt.Sprintf("#!/bin/sh\necho ready\nexec %s -Xmx256m -XX:+UseSerialGC -Dzookeeper.extendedTypesEnabled=true -cp %s:%s org.apache.zookeeper.server.quorum.QuorumPeerMain \"$3\"\n",
+	script := fmt.Sprintf("#!/bin/sh\necho ready zookeeper\nexec %s -Xmx256m -XX:+UseSerialGC -Dzookeeper.extendedTypesEnabled=true -cp %s:%s org.apache.zookeeper.server.quorum.QuorumPeerMain \"$3\"\n",
 		java, dir, strings.Join(zookeeperJars, ":"))
 	binary := filepath.Join(dir, "zookeeper")
 	for name, text := range map[string]string{"zookeeper": script, "log4j.properties": logging} {

@@ -50,9 +50,9 @@ stage = Stage()
 _clients = []
 
 
-def connect(member=None, timeout=10.0, **kwargs):
-    """A started client. member: the proxy of this member only, else those of all."""
-    hosts = SERVERS[member - 1] if member else ",".join(SERVERS)
+def connect(*members, timeout=10.0, **kwargs):
+    """A started client that knows the proxies of these members, or of all."""
+    hosts = ",".join(SERVERS[n - 1] for n in members or range(1, len(SERVERS) + 1))
     chroot = kwargs.pop("chroot", "")
     client = KazooClient(
         hosts=hosts + chroot,
