@@ -102,7 +102,7 @@ type Config struct {
 	// ExtendedTypes enables TTL nodes (extendedTypesEnabled).
 	ExtendedTypes bool
 	// DisableDigest switches the digest scheme off (DigestAuthenticationProvider.enabled=false). DigestAlgorithm is its
-	// hash: SHA1 (default), SHA-256 or SHA-512.
+	// hash: SHA1 (default), SHA-224, SHA-256, SHA-384 or SHA-512.
 	DisableDigest   bool
 	DigestAlgorithm string
 	// SkipACL lets everybody do everything (skipACL=yes). Lists are still stored and shown.
@@ -330,6 +330,12 @@ func (c *Config) openClientListeners() error {
 		if err != nil {
 			return fmt.Errorf("client port: %w", err)
 		}
+		if c.ClientBacklog > 0 {
+			if err := setBacklog(l, c.ClientBacklog); err != nil {
+				_ = l.Close()
+				return fmt.Errorf("client port: listen backlog %d: %w", c.ClientBacklog, err)
+			}
+		}
 		c.Listeners.Client = append(c.Listeners.Client, l)
 	}
 	return nil
@@ -431,6 +437,9 @@ func (c *Config) Validate() error {
 			bad("%s must be positive", f.name)
 		}
 	}
+	if c.ClientBacklog < 0 {
+		bad("ClientBacklog is negative; 0 means the system's")
+	}
 	if c.MaxClientConns < 0 {
 		bad("MaxClientConns is negative; 0 means unlimited")
 	}
@@ -457,6 +466,38 @@ func (c *Config) Validate() error {
 	}
 	if c.MaxOutstandingBytes < 2*int64(c.MaxFrameBytes) {
 		bad("MaxOutstandingBytes %d is less than two frames of %d", c.MaxOutstandingBytes, c.MaxFrameBytes)
+	}
+	for _, f := range []struct {
+		name string
+		v    int64
+	}{
+		{"MaxConns", int64(c.MaxConns)}, {"ThrottleLimit", int64(c.ThrottleLimit)}, {"ThrottledOpWait", int64(c.ThrottledOpWait)},
+		{"LargeRequestBytes", int64(c.LargeRequestBytes)}, {"ConnectionTokens", int64(c.ConnectionTokens)},
+		{"ContainerMaxNeverUsed", int64(c.ContainerMaxNeverUsed)},
+	} {
+		if f.v < 0 {
+			bad("%s is negative; 0 switches it off", f.name)
+		}
+	}
+	for _, f := range []struct {
+		name string
+		v    int64
+	}{
+		{"SessionlessTimeout", int64(c.SessionlessTimeout)}, {"ContainerCheckInterval", int64(c.ContainerCheckInterval)},
+		{"ContainerMaxPerMinute", int64(c.ContainerMaxPerMinute)}, {"LargeRequestMaxBytes", c.LargeRequestMaxBytes},
+		{"ConnectionTokenFillTime", int64(c.ConnectionTokenFillTime)}, {"ConnectionTokenFillCount", int64(c.ConnectionTokenFillCount)},
+	} {
+		if f.v < 1 {
+			bad("%s must be positive", f.name)
+		}
+	}
+	if c.MaxReplyBytes < minFrameBytes {
+		bad("MaxReplyBytes %d is less than %d", c.MaxReplyBytes, minFrameBytes)
+	}
+	switch strings.ToUpper(c.DigestAlgorithm) { // those that kv.DigestIdentity knows
+	case "SHA1", "SHA-1", "SHA-224", "SHA-256", "SHA-384", "SHA-512":
+	default:
+		bad("DigestAlgorithm %q is not known", c.DigestAlgorithm)
 	}
 	for _, w := range c.FourLetterWords {
 		if w != "*" && len(w) != 4 {

@@ -47,6 +47,7 @@ func TestAllProblemsAreReportedAtOnce(t *testing.T) {
 		LeaderTimeout: time.Second, PingInterval: time.Second, FinalizeWait: 2 * time.Second,
 		MinSessionTimeout: 10 * time.Second, MaxSessionTimeout: time.Second, MaxFrameBytes: 5,
 		FourLetterWords: []string{"ruok", "toolong"}, SuperDigest: "nocolon",
+		MaxConns: -2, ThrottledOpWait: -time.Second, ContainerMaxPerMinute: -3, MaxReplyBytes: 7, DigestAlgorithm: "MD5", ClientBacklog: -1,
 	}
 	c.EnsureDefaults()
 	err := c.Validate()
@@ -58,6 +59,7 @@ func TestAllProblemsAreReportedAtOnce(t *testing.T) {
 		"DataDir", "ID 9 is not among", "Members: ", "which is also the learner port of member 1", "70000", "member 2 has no host",
 		"nonsense", "TickTime 1ms", "SnapCount", "MaxClientConns", "four PingIntervals", "FinalizeWait 2s", "MaxSessionTimeout 1s",
 		"MaxFrameBytes 5", "toolong", "SuperDigest",
+		"MaxConns", "ThrottledOpWait", "ContainerMaxPerMinute", "MaxReplyBytes 7", "MD5", "ClientBacklog",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not reported in:\n%v", want, err)

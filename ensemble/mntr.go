@@ -3,7 +3,6 @@ package ensemble
 import (
 	"bytes"
 	"cmp"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -403,10 +402,4 @@ func quotaFields(data []byte) map[string]int64 {
 		}
 	}
 	return fields
-}
-
-// String says where a key stands for the documentation.
-func (k *monitorKey) String() string {
-	parts := []string{k.where, k.help}
-	return fmt.Sprintf("%s: %s", k.name, strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), "; "))
 }

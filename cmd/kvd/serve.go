@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -31,7 +32,8 @@ func serveCommand() *cli.Command {
 			&cli.StringFlag{Name: "id", Usage: "`ID` of this member, 1 to 255"},
 			&cli.StringFlag{Name: "data", Usage: "`DIR` that the member owns"},
 			&cli.StringFlag{Name: "listen", Usage: "client address, `[HOST]:PORT`; port 0 takes one from the kernel"},
-			&memberFlag{},
+			memberFlag(),
+			setFlag(),
 			&cli.BoolFlag{Name: "bootstrap", Usage: "found a new ensemble at once, without hearing the others; on one member only"},
 			&cli.BoolFlag{Name: "lenient-config", Usage: "unknown keys in the file are warnings"},
 			&cli.BoolFlag{Name: "ignore-zookeeper-data", Usage: "start empty beside ZooKeeper's own data"},
@@ -89,8 +91,11 @@ func serveOptions(c *cli.Context) zoocfg.Options {
 		Config: value("config"), ID: value("id"), Data: value("data"), Listen: value("listen"),
 		Lenient: c.Bool("lenient-config"), IgnoreZooKeeperData: c.Bool("ignore-zookeeper-data"),
 	}
-	if members := c.Generic("member"); members != nil && len(members.(*memberValues).all) > 0 {
-		o.Members, o.MembersFrom = members.(*memberValues).all, "--member"
+	if members := c.Generic("member"); members != nil && len(members.(*listValues).all) > 0 {
+		o.Members, o.MembersFrom = members.(*listValues).all, "--member"
+	}
+	if set := c.Generic("set"); set != nil {
+		o.Set = set.(*listValues).all
 	}
 	if c.IsSet("bootstrap") {
 		o.Bootstrap = zoocfg.Value{Text: strconv.FormatBool(c.Bool("bootstrap")), From: "--bootstrap"}
@@ -113,7 +118,22 @@ func memberConfig(s zoocfg.Settings) (ensemble.Config, error) {
 		ReservedFiles:          s.ReservedFiles,
 		MaxOutstandingRequests: s.MaxOutstandingRequests, MaxOutstandingBytes: s.MaxOutstandingBytes,
 		Bootstrap: s.Bootstrap,
+
+		MaxConns: s.MaxConns, ClientBacklog: s.ClientBacklog, SessionlessTimeout: s.SessionlessTimeout, MaxReplyBytes: s.MaxReplyBytes,
+		LocalSessions: s.LocalSessions, LocalSessionsUpgrading: s.LocalSessionsUpgrading, ReadOnlyMode: s.ReadOnlyMode,
+		EnforceQuota: s.EnforceQuota, SkipACL: s.SkipACL, DisableDigest: s.DisableDigest, DigestAlgorithm: s.DigestAlgorithm,
+		EnforceAuthSchemes:     s.EnforceAuthSchemes,
+		ContainerCheckInterval: s.ContainerCheckInterval, ContainerMaxPerMinute: s.ContainerMaxPerMinute, ContainerMaxNeverUsed: s.ContainerMaxNeverUsed,
+		ThrottleLimit: s.ThrottleLimit, ThrottledOpWait: s.ThrottledOpWait,
+		LargeRequestBytes: s.LargeRequestBytes, LargeRequestMaxBytes: s.LargeRequestMaxBytes,
+		ConnectionTokens: s.ConnectionTokens, ConnectionTokenFillTime: s.ConnectionTokenFillTime, ConnectionTokenFillCount: s.ConnectionTokenFillCount,
 	}
+	var text strings.Builder
+	for _, m := range s.Servers {
+		text.WriteString(m.String())
+		text.WriteByte('\n')
+	}
+	cfg.MembershipText = text.String()
 	for _, m := range s.Servers {
 		p := ensemble.Peer{ID: ensemble.MemberID(m.ID), Host: m.Host, LearnerPort: m.LearnerPort, ElectionPort: m.ElectionPort, Observer: m.Observer}
 		if m.ClientPort != 0 {

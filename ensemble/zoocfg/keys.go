@@ -24,7 +24,7 @@ type key struct {
 	class class
 	// set takes the value of an honoured key.
 	set func(b *builder, value string) error
-	// why completes "KEY is ignored: ..." or "KEY is refused: ...".
+	// why completes "KEY is ignored: ..." or "KEY is refused: ..."; of an honoured key it says what it means here.
 	why string
 	// moot are values (lower case) with which an ignored or refused key asks for what kvd does anyway: no message.
 	moot []string
@@ -46,33 +46,33 @@ var no = []string{"false", "no", "0", ""}
 // keys is the table. Order is that of the reference's sections.
 var keys = []key{
 	// Core
-	{name: "tickTime", set: duration(func(b *builder) *time.Duration { return &b.s.TickTime }, 1)},
-	{name: "dataDir", set: text(func(b *builder) *string { return &b.dataDir })},
-	{name: "dataLogDir", set: text(func(b *builder) *string { return &b.dataLogDir })},
-	{name: "clientPort", set: func(b *builder, v string) (err error) { b.clientPort, err = parsePort(v); return err }},
-	{name: "clientPortAddress", set: text(func(b *builder) *string { return &b.clientPortAddress })},
-	{name: "maxClientCnxns", set: number(func(b *builder) *int { return &b.s.MaxClientConns }, 0)},
-	{name: "minSessionTimeout", set: sessionBound(func(b *builder) *time.Duration { return &b.s.MinSessionTimeout })},
-	{name: "maxSessionTimeout", set: sessionBound(func(b *builder) *time.Duration { return &b.s.MaxSessionTimeout })},
-	{name: "extendedTypesEnabled", set: boolean(func(b *builder) *bool { return &b.s.ExtendedTypes })},
-	{name: "maxCnxns", class: ignored, why: "kvd bounds outstanding requests, not the number of connections", moot: []string{"0"}},
-	{name: "clientPortListenBacklog", class: ignored, why: "the operating system's listen backlog is used", moot: []string{"-1"}},
-	{name: "globalOutstandingLimit", class: ignored, why: "kvd has its own bounds, kvd.maxOutstandingRequests and kvd.maxOutstandingBytes"},
+	{name: "tickTime", why: "milliseconds, 50 to 60000; default 2000 (ZooKeeper's code: 3000)", set: duration(func(b *builder) *time.Duration { return &b.s.TickTime }, 1)},
+	{name: "dataDir", why: "kvd's files lie in its kvd/, myid in it", set: text(func(b *builder) *string { return &b.dataDir })},
+	{name: "dataLogDir", why: "the log lies in its kvd/log/", set: text(func(b *builder) *string { return &b.dataLogDir })},
+	{name: "clientPort", why: "the client port", set: func(b *builder, v string) (err error) { b.clientPort, err = parsePort(v); return err }},
+	{name: "clientPortAddress", why: "the address it listens on; needs clientPort", set: text(func(b *builder) *string { return &b.clientPortAddress })},
+	{name: "maxClientCnxns", why: "connections of one address; 0 and the default: unlimited (ZooKeeper: 60)", set: number(func(b *builder) *int { return &b.s.MaxClientConns }, 0)},
+	{name: "minSessionTimeout", why: "milliseconds; -1 and the default: 2 ticks", set: sessionBound(func(b *builder) *time.Duration { return &b.s.MinSessionTimeout })},
+	{name: "maxSessionTimeout", why: "milliseconds; -1 and the default: 20 ticks", set: sessionBound(func(b *builder) *time.Duration { return &b.s.MaxSessionTimeout })},
+	{name: "extendedTypesEnabled", why: "nodes with a time to live", set: boolean(func(b *builder) *bool { return &b.s.ExtendedTypes })},
+	{name: "maxCnxns", why: "all connections; 0: unlimited", set: number(func(b *builder) *int { return &b.s.MaxConns }, 0)},
+	{name: "clientPortListenBacklog", why: "listen backlog of the client port; -1: the system's (ZooKeeper: 50)", set: setBacklog},
+	{name: "globalOutstandingLimit", why: "requests taken in and not answered, after which reading stops; the same as kvd.maxOutstandingRequests, which wins", set: setOutstandingLimit},
 	{name: "serverCnxnFactory", class: ignored, why: "kvd has one transport"},
 	{name: "clientCnxnSocket", class: ignored, why: "it configures Java clients"},
-	{name: "localSessionsEnabled", class: ignored, why: "local sessions are not supported yet; all sessions are global", moot: no},
-	{name: "localSessionsUpgradingEnabled", class: ignored, why: "local sessions are not supported yet", moot: no},
-	{name: "readonlymode.enabled", class: ignored, why: "read-only mode is not supported yet; a member without a quorum does not serve", moot: no},
+	{name: "localSessionsEnabled", why: "new sessions stay on their member", set: boolean(func(b *builder) *bool { return &b.s.LocalSessions })},
+	{name: "localSessionsUpgradingEnabled", why: "and become global when they create an ephemeral node", set: boolean(func(b *builder) *bool { return &b.s.LocalSessionsUpgrading })},
+	{name: "readonlymode.enabled", why: "reads without a leader, for clients that ask for them", set: boolean(func(b *builder) *bool { return &b.s.ReadOnlyMode })},
 	{name: "emulate353TTLNodes", class: ignored, why: "the TTL encoding of ZooKeeper 3.5.3 is not supported", moot: no},
-	{name: "znode.container.checkIntervalMs", class: ignored, why: "container nodes come with a later version"},
-	{name: "znode.container.maxPerMinute", class: ignored, why: "container nodes come with a later version"},
-	{name: "znode.container.maxNeverUsedIntervalMs", class: ignored, why: "container nodes come with a later version"},
+	{name: "znode.container.checkIntervalMs", why: "how often the leader looks for containers and TTL nodes to remove", set: duration(func(b *builder) *time.Duration { return &b.s.ContainerCheckInterval }, 1)},
+	{name: "znode.container.maxPerMinute", why: "and how many it removes", set: number(func(b *builder) *int { return &b.s.ContainerMaxPerMinute }, 1)},
+	{name: "znode.container.maxNeverUsedIntervalMs", why: "a container that never had a child goes after this; 0: never", set: duration(func(b *builder) *time.Duration { return &b.s.ContainerMaxNeverUsed }, 0)},
 
 	// Log, snapshots, purge
-	{name: "snapCount", set: number(func(b *builder) *int { return &b.s.SnapCount }, 2)},
-	{name: "autopurge.snapRetainCount", set: setSnapRetain},
-	{name: "autopurge.purgeInterval", set: setPurgeInterval},
-	{name: "snapSizeLimitInKb", class: ignored, why: "kvd.snapshotLogBytes says after how many logged bytes a snapshot is due"},
+	{name: "snapCount", why: "least number of transactions between two snapshots", set: number(func(b *builder) *int { return &b.s.SnapCount }, 2)},
+	{name: "autopurge.snapRetainCount", why: "at least 3, as in ZooKeeper", set: setSnapRetain},
+	{name: "autopurge.purgeInterval", why: "0 keeps all snapshots and the whole log; any other value and the default purge as snapshots are taken", set: setPurgeInterval},
+	{name: "snapSizeLimitInKb", class: ignored, why: "kvd.snapshotLogBytes says after how many logged bytes a snapshot is due", moot: []string{"4194304"}},
 	{name: "txnLogSizeLimitInKb", class: ignored, why: "kvd's log is one store, not a series of files", moot: []string{"-1"}},
 	{name: "preAllocSize", class: ignored, why: "kvd's log is not preallocated"},
 	{name: "forceSync", class: ignored, why: "kvd always syncs before it acknowledges", moot: []string{"yes", "true"}},
@@ -88,20 +88,20 @@ var keys = []key{
 	{name: "digest.enabled", class: ignored, why: "kvd always checks digests", moot: []string{"true"}},
 
 	// Ensemble
-	{name: "initLimit", set: number(func(b *builder) *int { return &b.s.InitLimit }, 1)},
-	{name: "syncLimit", set: number(func(b *builder) *int { return &b.s.SyncLimit }, 1)},
-	{name: "peerType", set: setPeerType},
-	{name: "electionAlg", set: setElectionAlg},
-	{name: "quorumListenOnAllIPs", set: boolean(func(b *builder) *bool { return &b.s.ListenAllPeers })},
-	{name: "standaloneEnabled", set: boolean(func(b *builder) *bool { return &b.standaloneEnabled })},
-	{name: "dynamicConfigFile", set: text(func(b *builder) *string { return &b.dynamicFile })},
+	{name: "initLimit", why: "ticks; mandatory in an ensemble", set: number(func(b *builder) *int { return &b.s.InitLimit }, 1)},
+	{name: "syncLimit", why: "ticks; mandatory in an ensemble", set: number(func(b *builder) *int { return &b.s.SyncLimit }, 1)},
+	{name: "peerType", why: "must agree with the server line, which wins", set: setPeerType},
+	{name: "electionAlg", why: "only 3 exists", set: setElectionAlg},
+	{name: "quorumListenOnAllIPs", why: "the two peer ports listen on all interfaces", set: boolean(func(b *builder) *bool { return &b.s.ListenAllPeers })},
+	{name: "standaloneEnabled", why: "false: one server line is an ensemble of one", set: boolean(func(b *builder) *bool { return &b.standaloneEnabled })},
+	{name: "dynamicConfigFile", why: "file with the server lines; the version is its suffix", set: text(func(b *builder) *string { return &b.dynamicFile })},
 	{name: "connectToLearnerMasterLimit", class: ignored, why: "initLimit bounds connecting too"},
 	{name: "leaderServes", class: ignored, why: "kvd's leader always serves clients", moot: []string{"yes", "true"}},
 	{name: "cnxTimeout", class: ignored, why: "kvd connects to each peer on its own and has its own time-out"},
 	{name: "quorumCnxnTimeoutMs", class: ignored, why: "kvd has its own election time-outs", moot: []string{"-1"}},
 	{name: "electionPortBindRetry", class: ignored, why: "kvd reports an address that it cannot bind and stops"},
-	{name: "reconfigEnabled", class: ignored, why: "changing the membership at run time comes with a later version", moot: no},
-	{name: "skipACL", class: ignored, why: "kvd does not switch access checks off", moot: no},
+	{name: "reconfigEnabled", class: ignored, why: "changing the membership at run time comes with a later version; clients are answered -123, as when it is off", moot: no},
+	{name: "skipACL", why: "everybody may do everything", set: boolean(func(b *builder) *bool { return &b.s.SkipACL })},
 	{name: "observerMasterPort", class: ignored, why: "observers follow the leader itself"},
 	{name: "observer.reconnectDelayMs", class: ignored, why: "kvd has its own back-off"},
 	{name: "observer.election.DelayMs", class: ignored, why: "kvd has its own back-off"},
@@ -133,10 +133,12 @@ var keys = []key{
 	{name: "fips-mode", class: ignored, why: "TLS is not supported yet"},
 
 	// Auth and ACL
-	{name: "DigestAuthenticationProvider.superDigest", set: setSuperDigest},
-	{name: "DigestAuthenticationProvider.enabled", class: refused, why: "kvd cannot switch the digest scheme off", moot: []string{"true"}},
-	{name: "DigestAuthenticationProvider.digestAlg", class: refused, why: "kvd hashes with SHA1 only", moot: []string{"sha1", "sha-1"}},
+	{name: "DigestAuthenticationProvider.superDigest", why: "user:base64(digest(user:password)) of the super user", set: setSuperDigest},
+	{name: "DigestAuthenticationProvider.enabled", why: "false: the digest scheme is unknown", set: setDigestEnabled},
+	{name: "DigestAuthenticationProvider.digestAlg", why: "SHA1, SHA-224, SHA-256, SHA-384 or SHA-512; the same on all members", set: setDigestAlg},
 	{name: "sessionRequireClientSASLAuth", class: refused, why: "SASL is not supported, and clients without it would be let in", moot: no},
+	{name: "enforce.auth.enabled", why: "requests without an identity of one of these schemes are answered -124", set: boolean(func(b *builder) *bool { return &b.enforceAuth })},
+	{name: "enforce.auth.schemes", why: "digest, ip; separated by commas", set: setAuthSchemes},
 	{name: "X509AuthenticationProvider.superUser", class: ignored, why: "X.509 authentication is not supported: there is no such super user"},
 	{name: "superUser", class: ignored, why: "SASL is not supported: there is no such super user"},
 	{name: "allowSaslFailedClients", class: ignored, why: "SASL is not supported", moot: no},
@@ -149,25 +151,25 @@ var keys = []key{
 	{name: "audit.impl.class", class: ignored, why: "there is no audit log yet"},
 
 	// Throttling and limits
-	{name: "jute.maxbuffer", set: setMaxBuffer},
-	{name: "jute.maxbuffer.extrasize", class: ignored, why: "jute.maxbuffer bounds a whole frame"},
-	{name: "enforceQuota", class: ignored, why: "quotas come with a later version", moot: no},
-	{name: "requestThrottleLimit", class: ignored, why: throttle, moot: []string{"0"}},
-	{name: "request_throttle_max_requests", class: ignored, why: throttle, moot: []string{"0"}},
-	{name: "requestThrottleStallTime", class: ignored, why: throttle},
-	{name: "request_throttle_stall_time", class: ignored, why: throttle},
-	{name: "requestThrottleDropStale", class: ignored, why: throttle},
-	{name: "throttled_op_wait_time", class: ignored, why: throttle, moot: []string{"0"}},
-	{name: "largeRequestThreshold", class: ignored, why: throttle, moot: []string{"-1"}},
-	{name: "largeRequestMaxBytes", class: ignored, why: throttle},
-	{name: "connectionMaxTokens", class: ignored, why: throttle, moot: []string{"0"}},
-	{name: "connectionTokenFillTime", class: ignored, why: throttle},
-	{name: "connectionTokenFillCount", class: ignored, why: throttle},
-	{name: "connectionFreezeTime", class: ignored, why: throttle},
-	{name: "connectionDropIncrease", class: ignored, why: throttle},
-	{name: "connectionDropDecrease", class: ignored, why: throttle},
-	{name: "connectionDecreaseRatio", class: ignored, why: throttle},
-	{name: "nio.sessionlessCnxnTimeout", class: ignored, why: "a connection without a session is closed after ten seconds", moot: []string{"10000"}},
+	{name: "jute.maxbuffer", why: "largest request, 1024 to 67108864; default 1048575", set: setMaxBuffer},
+	{name: "jute.maxbuffer.extrasize", class: ignored, why: "kvd reads back whatever it has logged"},
+	{name: "enforceQuota", why: "hard quotas refuse", set: boolean(func(b *builder) *bool { return &b.s.EnforceQuota })},
+	{name: "requestThrottleLimit", why: "requests in flight of the member's clients; 0: off", set: number(func(b *builder) *int { return &b.s.ThrottleLimit }, 0)},
+	{name: "request_throttle_max_requests", why: "the same", set: number(func(b *builder) *int { return &b.s.ThrottleLimit }, 0)},
+	{name: "requestThrottleStallTime", class: ignored, why: stall, moot: []string{"100"}},
+	{name: "request_throttle_stall_time", class: ignored, why: stall, moot: []string{"100"}},
+	{name: "requestThrottleDropStale", class: ignored, why: "requests of connections that have gone are always dropped", moot: []string{"true"}},
+	{name: "throttled_op_wait_time", why: "milliseconds after which a waiting request is answered -127; 0: off", set: duration(func(b *builder) *time.Duration { return &b.s.ThrottledOpWait }, 0)},
+	{name: "largeRequestThreshold", why: "bytes from which a request is large; -1: off", set: setLargeThreshold},
+	{name: "largeRequestMaxBytes", why: "large requests in flight; a connection over it is closed", set: bytes(func(b *builder) *int64 { return &b.s.LargeRequestMaxBytes })},
+	{name: "connectionMaxTokens", why: "new connections that may come at once; 0: off", set: number(func(b *builder) *int { return &b.s.ConnectionTokens }, 0)},
+	{name: "connectionTokenFillTime", why: "milliseconds after which tokens come back", set: duration(func(b *builder) *time.Duration { return &b.s.ConnectionTokenFillTime }, 1)},
+	{name: "connectionTokenFillCount", why: "and how many", set: number(func(b *builder) *int { return &b.s.ConnectionTokenFillCount }, 1)},
+	{name: "connectionFreezeTime", class: ignored, why: chance, moot: []string{"-1"}},
+	{name: "connectionDropIncrease", class: ignored, why: chance, moot: []string{"0.02"}},
+	{name: "connectionDropDecrease", class: ignored, why: chance, moot: []string{"0.002"}},
+	{name: "connectionDecreaseRatio", class: ignored, why: chance, moot: []string{"0"}},
+	{name: "nio.sessionlessCnxnTimeout", why: "milliseconds that a connection may be without a session", set: duration(func(b *builder) *time.Duration { return &b.s.SessionlessTimeout }, 1)},
 	{name: "nio.numSelectorThreads", class: ignored, why: threads},
 	{name: "nio.numWorkerThreads", class: ignored, why: threads},
 	{name: "nio.directBufferBytes", class: ignored, why: threads},
@@ -176,27 +178,40 @@ var keys = []key{
 	{name: "maxResponseCacheSize", class: ignored, why: "kvd has no response cache"},
 	{name: "maxGetChildrenResponseCacheSize", class: ignored, why: "kvd has no response cache"},
 
+	// What ZooKeeper's start scripts pass as properties
+	{name: "log.dir", class: ignored, why: logs},
+	{name: "log.file", class: ignored, why: logs},
+	{name: "log.threshold", class: ignored, why: logs},
+	{name: "root.logger", class: ignored, why: logs},
+	{name: "console.threshold", class: ignored, why: logs},
+	{name: "tracelog.dir", class: ignored, why: logs},
+	{name: "tracelog.file", class: ignored, why: logs},
+	{name: "jmx.log4j.disable", class: ignored, why: "there is no JMX"},
+
 	// Words, admin server, metrics
-	{name: "4lw.commands.whitelist", set: setWhitelist},
+	{name: "4lw.commands.whitelist", why: "words that are answered, or *; default srvr, isro, ruok, stat", set: setWhitelist},
 	{name: "admin.enableServer", class: ignored, why: "the admin HTTP server comes with a later version", moot: no},
 	{name: "metricsProvider.className", class: ignored, why: "kvd serve --metrics-listen serves Prometheus metrics"},
 	{name: "initialConfig", class: ignored, why: "it belongs to the admin HTTP server"},
 
 	// kvd's own
-	{name: "kvd.pingInterval", set: ownDuration(func(b *builder) *time.Duration { return &b.s.PingInterval })},
-	{name: "kvd.leaderTimeout", set: ownDuration(func(b *builder) *time.Duration { return &b.s.LeaderTimeout })},
-	{name: "kvd.finalizeWait", set: ownDuration(func(b *builder) *time.Duration { return &b.s.FinalizeWait })},
-	{name: "kvd.snapshotLogBytes", set: bytes(func(b *builder) *int64 { return &b.s.SnapshotLogBytes })},
-	{name: "kvd.retainBytes", set: bytes(func(b *builder) *int64 { return &b.s.RetainBytes })},
-	{name: "kvd.retainEntries", set: number(func(b *builder) *int { return &b.s.RetainEntries }, 1)},
-	{name: "kvd.reservedFiles", set: number(func(b *builder) *int { return &b.s.ReservedFiles }, 1)},
-	{name: "kvd.maxOutstandingRequests", set: number(func(b *builder) *int { return &b.s.MaxOutstandingRequests }, 1)},
-	{name: "kvd.maxOutstandingBytes", set: bytes(func(b *builder) *int64 { return &b.s.MaxOutstandingBytes })},
+	{name: "kvd.pingInterval", why: "how often a leader pings; milliseconds or 150ms, 1.5s", set: ownDuration(func(b *builder) *time.Duration { return &b.s.PingInterval })},
+	{name: "kvd.leaderTimeout", why: "silence after which a leader is given up; at least four pings", set: ownDuration(func(b *builder) *time.Duration { return &b.s.LeaderTimeout })},
+	{name: "kvd.finalizeWait", why: "how long an election waits for a better vote", set: ownDuration(func(b *builder) *time.Duration { return &b.s.FinalizeWait })},
+	{name: "kvd.snapshotLogBytes", why: "logged bytes after which a snapshot is due", set: bytes(func(b *builder) *int64 { return &b.s.SnapshotLogBytes })},
+	{name: "kvd.retainBytes", why: "log kept for members that were away", set: bytes(func(b *builder) *int64 { return &b.s.RetainBytes })},
+	{name: "kvd.retainEntries", why: "the same in transactions", set: number(func(b *builder) *int { return &b.s.RetainEntries }, 1)},
+	{name: "kvd.reservedFiles", why: "file descriptors that clients never get", set: number(func(b *builder) *int { return &b.s.ReservedFiles }, 1)},
+	{name: "kvd.maxOutstandingRequests", why: "requests taken in and not answered, after which reading stops", set: number(func(b *builder) *int { return &b.s.MaxOutstandingRequests }, 1)},
+	{name: "kvd.maxReplyBytes", why: "largest reply; a larger one is answered -5 and the connection kept; default 64 MiB", set: number(func(b *builder) *int { return &b.s.MaxReplyBytes }, 1024)},
+	{name: "kvd.maxOutstandingBytes", why: "the same in bytes", set: bytes(func(b *builder) *int64 { return &b.s.MaxOutstandingBytes })},
 }
 
 const (
-	throttle = "kvd stops reading from clients at its own bounds, kvd.maxOutstandingRequests and kvd.maxOutstandingBytes"
-	threads  = "it sizes thread pools that kvd does not have"
+	logs    = "kvd's log goes to stderr"
+	stall   = "a request that waits goes on as soon as there is room"
+	chance  = "new connections are dropped by tokens alone, never by chance"
+	threads = "it sizes thread pools that kvd does not have"
 )
 
 // families are matched when no single key was. server.N is taken by the builder.
@@ -206,8 +221,6 @@ var families = []family{
 	{prefix: "ssl.", class: refused, why: "TLS is not supported yet, and traffic must not go in clear text unnoticed"},
 	{prefix: "quorum.auth.", class: refused, why: "SASL between members is not supported, and members would not be authenticated", moot: saslSwitchedOff},
 	{prefix: "quorum.cnxn.", class: ignored, why: threads},
-	{prefix: "enforce.auth.", class: refused, why: "enforced authentication is not supported, and clients without it would be let in",
-		moot: func(k, v string) bool { return k == "enforce.auth.enabled" && slices.Contains(no, v) }},
 	{prefix: "authProvider.", class: refused, why: "foreign authentication providers cannot be loaded", moot: builtinProvider},
 	{prefix: "superUser.", class: ignored, why: "SASL is not supported: there is no such super user"},
 	{prefix: "admin.", class: ignored, why: "the admin HTTP server comes with a later version"},
@@ -354,6 +367,67 @@ func setSuperDigest(b *builder, v string) error {
 	return nil
 }
 
+// setBacklog takes the listen backlog; -1 is the system's.
+func setBacklog(b *builder, v string) error {
+	if v == "-1" {
+		b.s.ClientBacklog = 0
+		return nil
+	}
+	return number(func(b *builder) *int { return &b.s.ClientBacklog }, 1)(b, v)
+}
+
+// setOutstandingLimit is overridden by kvd's own key.
+func setOutstandingLimit(b *builder, v string) error {
+	return number(func(b *builder) *int { return &b.outstandingLimit }, 1)(b, v)
+}
+
+func setDigestEnabled(b *builder, v string) error {
+	on := true
+	err := boolean(func(*builder) *bool { return &on })(b, v)
+	b.s.DisableDigest = !on
+	return err
+}
+
+// digestAlgs are the spellings of the algorithms, in lower case.
+var digestAlgs = map[string]string{
+	"sha1": "SHA1", "sha-1": "SHA1", "sha-224": "SHA-224", "sha-256": "SHA-256", "sha-384": "SHA-384", "sha-512": "SHA-512",
+}
+
+func setDigestAlg(b *builder, v string) error {
+	alg, ok := digestAlgs[strings.ToLower(v)]
+	if !ok {
+		return fmt.Errorf("%q is none of SHA1, SHA-224, SHA-256, SHA-384 and SHA-512", v)
+	}
+	b.s.DigestAlgorithm = alg
+	return nil
+}
+
+// setAuthSchemes takes schemes that a connection can have an identity of. Any other would shut everybody out.
+func setAuthSchemes(b *builder, v string) error {
+	b.authSchemes = nil
+	for _, scheme := range strings.Split(v, ",") {
+		switch scheme = strings.TrimSpace(scheme); scheme {
+		case "":
+		case "digest", "ip":
+			b.authSchemes = append(b.authSchemes, scheme)
+		case "sasl", "x509":
+			return fmt.Errorf("the scheme %s is not supported", scheme)
+		default:
+			return fmt.Errorf("%q is no scheme", scheme)
+		}
+	}
+	return nil
+}
+
+// setLargeThreshold takes bytes; -1 is off.
+func setLargeThreshold(b *builder, v string) error {
+	if v == "-1" {
+		b.s.LargeRequestBytes = 0
+		return nil
+	}
+	return number(func(b *builder) *int { return &b.s.LargeRequestBytes }, 1)(b, v)
+}
+
 func setMaxBuffer(b *builder, v string) error {
 	n, err := strconv.ParseInt(v, 0, 64) // ZooKeeper takes 0x... as well
 	if err != nil || n < 1 || n > math.MaxInt32 {
@@ -454,4 +528,33 @@ func distance(a, b string) int {
 		}
 	}
 	return row[len(b)]
+}
+
+// KeyInfo describes one key, or a family of keys whose name ends in N or in *, for people.
+type KeyInfo struct {
+	Name     string
+	Standing string // honoured, ignored or refused
+	Meaning  string // what it does here, or why it is ignored or refused
+	Silent   string // values of an ignored or refused key that ask for what kvd does anyway
+}
+
+// Keys lists everything that a zoo.cfg may say, in the order of ZooKeeper's documentation, kvd's own keys last.
+func Keys() []KeyInfo {
+	standing := map[class]string{honoured: "honoured", ignored: "ignored", refused: "refused"}
+	all := []KeyInfo{{Name: "server.N", Standing: "honoured", Meaning: "host:quorumPort:electionPort[:role][;[clientHost:]clientPort], N 1 to 255; one address each"}}
+	var own []KeyInfo
+	for i := range keys {
+		k := &keys[i]
+		silent := slices.DeleteFunc(slices.Clone(k.moot), func(v string) bool { return v == "" })
+		info := KeyInfo{k.name, standing[k.class], k.why, strings.Join(silent, ", ")}
+		if strings.HasPrefix(k.name, ownPrefix) {
+			own = append(own, info)
+		} else {
+			all = append(all, info)
+		}
+	}
+	for _, f := range families {
+		all = append(all, KeyInfo{Name: f.prefix + "*", Standing: standing[f.class], Meaning: f.why})
+	}
+	return append(all, own...)
 }

@@ -26,6 +26,10 @@ type builder struct {
 	dynamicFile         string
 	peerType            string
 	standaloneEnabled   bool
+	outstandingLimit    int
+	enforceAuth         bool
+	authSchemes         []string
+	set                 []property          // of --set, by key; no line
 	given               map[string]property // keys of the main file
 
 	problems []string
@@ -43,11 +47,15 @@ func (b *builder) warn(format string, args ...any) {
 // It reads files and directories and writes nothing.
 func Load(o Options) (Settings, error) {
 	b := &builder{lenient: o.Lenient, ignore: o.IgnoreZooKeeperData, standaloneEnabled: true, given: map[string]property{}}
+	b.readSet(o.Set)
 	if o.Config.Given() {
 		b.contradictions(o)
 		if !b.readMain(o.Config.Text) {
 			return Settings{}, &Error{b.problems} // everything else would be missing
 		}
+	}
+	if !o.Config.Given() {
+		b.takeSet()
 	}
 	servers := b.s.Servers
 	if len(o.Members) > 0 {
@@ -96,7 +104,7 @@ func (b *builder) readMain(path string) bool {
 		return false
 	}
 	var servers []property
-	properties = b.once(properties)
+	properties = b.override(b.once(properties))
 	for _, p := range properties {
 		b.given[p.key] = p
 		if isServer(p.key) {
@@ -108,7 +116,7 @@ func (b *builder) readMain(path string) bool {
 	if b.dynamicFile != "" {
 		for _, p := range properties {
 			if k := p.key; isServer(k) || strings.HasPrefix(k, "group.") || strings.HasPrefix(k, "weight.") {
-				b.bad("%s line %d: %s must be in the dynamic file %s when there is one", path, p.line, p.key, b.dynamicFile)
+				b.bad("%s: %s must be in the dynamic file %s when there is one", b.place(p), p.key, b.dynamicFile)
 			}
 		}
 		servers = b.readDynamic()
@@ -118,6 +126,66 @@ func (b *builder) readMain(path string) bool {
 	}
 	b.file = path
 	return true
+}
+
+// readSet takes --set KEY=VALUE apart. The last one of a key counts.
+func (b *builder) readSet(set []string) {
+	for _, text := range set {
+		key, value, ok := strings.Cut(text, "=")
+		key, value = strings.TrimPrefix(strings.TrimSpace(key), "zookeeper."), strings.TrimSpace(value)
+		if !ok || key == "" {
+			b.bad("--set %s: it is not KEY=VALUE", text)
+			continue
+		}
+		p := property{key: key, value: value}
+		if i := slices.IndexFunc(b.set, func(o property) bool { return o.key == key }); i >= 0 {
+			b.set[i] = p
+			continue
+		}
+		b.set = append(b.set, p)
+	}
+}
+
+// override replaces what the file says by what --set says.
+func (b *builder) override(file []property) []property {
+	file = slices.DeleteFunc(file, func(p property) bool {
+		return slices.ContainsFunc(b.set, func(o property) bool { return o.key == p.key })
+	})
+	return append(file, b.set...)
+}
+
+// takeSet takes --set without a file. Directories and members then have flags of their own.
+func (b *builder) takeSet() {
+	for _, p := range b.set {
+		flag := map[string]string{"dataDir": "--data", "dataLogDir": "--data", "dynamicConfigFile": "--member"}[p.key]
+		switch {
+		case isServer(p.key):
+			b.bad("--set %s needs --config; without a file give --member", p.key)
+		case flag != "":
+			b.bad("--set %s needs --config; without a file give %s", p.key, flag)
+		default:
+			b.given[p.key] = p
+			b.take(p)
+		}
+	}
+}
+
+// place says where a property stands.
+func (b *builder) place(p property) string {
+	if p.line == 0 {
+		return "--set " + p.key
+	}
+	return fmt.Sprintf("%s line %d", b.file, p.line)
+}
+
+// where says where the first of some keys that was given stands.
+func (b *builder) where(keys ...string) string {
+	for _, key := range keys {
+		if p, ok := b.given[key]; ok {
+			return b.place(p)
+		}
+	}
+	return b.file
 }
 
 // once takes the zookeeper. prefix off the keys and refuses a key that is there twice, also with the same value: a second
@@ -166,7 +234,7 @@ func (b *builder) readDynamic() []property {
 
 // take handles one key that is no server line.
 func (b *builder) take(p property) {
-	at := fmt.Sprintf("%s line %d", b.file, p.line)
+	at := b.place(p)
 	k := lookup(p.key)
 	if k == nil {
 		hint := ""
@@ -204,7 +272,7 @@ func (b *builder) takeServer(p property) {
 			return
 		}
 	}
-	b.bad("%s line %d: %s=%s: %v", b.file, p.line, p.key, p.value, err)
+	b.bad("%s: %s=%s: %v", b.place(p), p.key, p.value, err)
 }
 
 // checkServers looks at the ensemble as a whole and returns it by id.
@@ -417,7 +485,7 @@ func (b *builder) ranges() {
 	s := &b.s
 	const leastTick = 50e6 // the member's own clock ticks every 50 ms
 	if s.TickTime != 0 && (s.TickTime < leastTick || s.TickTime > 60e9) {
-		b.bad("%s: tickTime %d is outside 50..60000", b.file, s.TickTime.Milliseconds())
+		b.bad("%s: tickTime %d is outside 50..60000", b.where("tickTime"), s.TickTime.Milliseconds())
 	}
 	tick := s.TickTime
 	if tick == 0 {
@@ -431,10 +499,22 @@ func (b *builder) ranges() {
 		most = max(20*tick, least)
 	}
 	if least > most {
-		b.bad("%s: minSessionTimeout %d is greater than maxSessionTimeout %d", b.file, least.Milliseconds(), most.Milliseconds())
+		b.bad("%s: minSessionTimeout %d is greater than maxSessionTimeout %d", b.where("minSessionTimeout", "maxSessionTimeout"), least.Milliseconds(), most.Milliseconds())
+	}
+	switch {
+	case !b.enforceAuth:
+	case len(b.authSchemes) == 0:
+		b.bad("%s: enforce.auth.enabled needs enforce.auth.schemes: nobody could be let in", b.where("enforce.auth.enabled"))
+	case s.DisableDigest && !slices.Contains(b.authSchemes, "ip"):
+		b.bad("%s: enforce.auth.schemes asks for digest, which DigestAuthenticationProvider.enabled=false switches off: nobody could be let in", b.where("enforce.auth.schemes"))
+	default:
+		s.EnforceAuthSchemes = b.authSchemes
+	}
+	if s.MaxOutstandingRequests == 0 {
+		s.MaxOutstandingRequests = b.outstandingLimit
 	}
 	if s.MaxFrameBytes != 0 && (s.MaxFrameBytes < 1<<10 || s.MaxFrameBytes > 64<<20) {
-		b.bad("%s: jute.maxbuffer %d is outside 1024..67108864", b.file, s.MaxFrameBytes)
+		b.bad("%s: jute.maxbuffer %d is outside 1024..67108864", b.where("jute.maxbuffer"), s.MaxFrameBytes)
 	}
 }
 

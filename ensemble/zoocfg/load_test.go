@@ -74,7 +74,7 @@ authProvider.1 authProvider.sasl DigestAuthenticationProvider.enabled DigestAuth
 DigestAuthenticationProvider.digestAlg X509AuthenticationProvider.superUser superUser superUser.1 sessionRequireClientSASLAuth
 enforce.auth.enabled enforce.auth.schemes allowSaslFailedClients skipACL enableEagerACLCheck
 IPAuthenticationProvider.usexforwardedfor kerberos.removeHostFromPrincipal kerberos.removeRealmFromPrincipal audit.enable
-jute.maxbuffer enforceQuota requestThrottleLimit request_throttle_max_requests requestThrottleStallTime
+jute.maxbuffer jute.maxbuffer.extrasize enforceQuota requestThrottleLimit request_throttle_max_requests requestThrottleStallTime
 request_throttle_stall_time requestThrottleDropStale throttled_op_wait_time largeRequestThreshold largeRequestMaxBytes
 connectionMaxTokens connectionTokenFillTime connectionTokenFillCount connectionFreezeTime connectionDropIncrease
 connectionDropDecrease connectionDecreaseRatio nio.sessionlessCnxnTimeout nio.numSelectorThreads nio.numWorkerThreads
@@ -96,7 +96,7 @@ func TestReferenceKeysAreKnown(t *testing.T) {
 			t.Errorf("%s is in the table twice", k.name)
 		}
 		seen[k.name] = true
-		if (k.set != nil) != (k.class == honoured) || (k.why == "") != (k.class == honoured) {
+		if (k.set != nil) != (k.class == honoured) || k.why == "" {
 			t.Errorf("%s: class, setter and reason do not fit together", k.name)
 		}
 		for _, m := range k.moot {
@@ -141,6 +141,31 @@ var honouredCases = []honouredCase{
 	{"DigestAuthenticationProvider.superDigest", "super:Jq7wMyA/w2Vd5WIDAKdu4OIIFEQ=", func(s *Settings) bool { return s.SuperDigest == "super:Jq7wMyA/w2Vd5WIDAKdu4OIIFEQ=" }, []string{"x", ":y", "u:"}},
 	{"jute.maxbuffer", "0x200000", func(s *Settings) bool { return s.MaxFrameBytes == 2<<20 }, []string{"0", "x", "1000", "67108865"}},
 	{"4lw.commands.whitelist", "ruok, srvr", func(s *Settings) bool { return slices.Equal(s.FourLetterWords, []string{"ruok", "srvr"}) }, nil},
+	{"maxCnxns", "500", func(s *Settings) bool { return s.MaxConns == 500 }, []string{"-1", "x"}},
+	{"clientPortListenBacklog", "77", func(s *Settings) bool { return s.ClientBacklog == 77 }, []string{"0", "x"}},
+	{"globalOutstandingLimit", "2000", func(s *Settings) bool { return s.MaxOutstandingRequests == 2000 }, []string{"0", "x"}},
+	{"localSessionsEnabled", "true", func(s *Settings) bool { return s.LocalSessions }, []string{"1"}},
+	{"localSessionsUpgradingEnabled", "true", func(s *Settings) bool { return s.LocalSessionsUpgrading }, []string{"1"}},
+	{"readonlymode.enabled", "true", func(s *Settings) bool { return s.ReadOnlyMode }, []string{"on"}},
+	{"znode.container.checkIntervalMs", "500", func(s *Settings) bool { return s.ContainerCheckInterval == 500*time.Millisecond }, []string{"0", "1m"}},
+	{"znode.container.maxPerMinute", "60", func(s *Settings) bool { return s.ContainerMaxPerMinute == 60 }, []string{"0"}},
+	{"znode.container.maxNeverUsedIntervalMs", "7000", func(s *Settings) bool { return s.ContainerMaxNeverUsed == 7*time.Second }, []string{"-1"}},
+	{"skipACL", "yes", func(s *Settings) bool { return s.SkipACL }, []string{"1"}},
+	{"enforceQuota", "true", func(s *Settings) bool { return s.EnforceQuota }, []string{"1"}},
+	{"DigestAuthenticationProvider.enabled", "false", func(s *Settings) bool { return s.DisableDigest }, []string{"x"}},
+	{"DigestAuthenticationProvider.digestAlg", "sha-256", func(s *Settings) bool { return s.DigestAlgorithm == "SHA-256" }, []string{"MD5", ""}},
+	{"enforce.auth.enabled", "false", func(s *Settings) bool { return s.EnforceAuthSchemes == nil }, []string{"x", "true"}},
+	{"enforce.auth.schemes", "digest, ip", func(s *Settings) bool { return s.EnforceAuthSchemes == nil }, []string{"sasl", "x509", "digest,bogus"}},
+	{"requestThrottleLimit", "100", func(s *Settings) bool { return s.ThrottleLimit == 100 }, []string{"-1"}},
+	{"request_throttle_max_requests", "100", func(s *Settings) bool { return s.ThrottleLimit == 100 }, []string{"-1"}},
+	{"throttled_op_wait_time", "250", func(s *Settings) bool { return s.ThrottledOpWait == 250*time.Millisecond }, []string{"-1"}},
+	{"largeRequestThreshold", "4096", func(s *Settings) bool { return s.LargeRequestBytes == 4096 }, []string{"0", "x"}},
+	{"largeRequestMaxBytes", "1048576", func(s *Settings) bool { return s.LargeRequestMaxBytes == 1<<20 }, []string{"0"}},
+	{"connectionMaxTokens", "10", func(s *Settings) bool { return s.ConnectionTokens == 10 }, []string{"-1"}},
+	{"connectionTokenFillTime", "20", func(s *Settings) bool { return s.ConnectionTokenFillTime == 20*time.Millisecond }, []string{"0"}},
+	{"connectionTokenFillCount", "3", func(s *Settings) bool { return s.ConnectionTokenFillCount == 3 }, []string{"0"}},
+	{"nio.sessionlessCnxnTimeout", "2500", func(s *Settings) bool { return s.SessionlessTimeout == 2500*time.Millisecond }, []string{"0"}},
+	{"kvd.maxReplyBytes", "1048575", func(s *Settings) bool { return s.MaxReplyBytes == 1<<20-1 }, []string{"0", "x"}},
 	{"kvd.pingInterval", "50", func(s *Settings) bool { return s.PingInterval == 50*time.Millisecond }, []string{"0", "x"}},
 	{"kvd.leaderTimeout", "1.5s", func(s *Settings) bool { return s.LeaderTimeout == 1500*time.Millisecond }, []string{"-1s", "x"}},
 	{"kvd.finalizeWait", "200", func(s *Settings) bool { return s.FinalizeWait == 200*time.Millisecond }, []string{"0"}},
@@ -227,11 +252,12 @@ func TestRefusedKeys(t *testing.T) {
 	for line, refusedToo := range map[string]bool{
 		"sslQuorum=true": true, "sslQuorum=false": false, "quorum.auth.enableSasl=true": true, "quorum.auth.enableSasl=false": false,
 		"quorum.auth.kerberos.servicePrincipal=x/y": true, "enforce.auth.enabled=true": true, "enforce.auth.enabled=false": false,
-		"enforce.auth.schemes=digest": true, "sessionRequireClientSASLAuth=true": true, "sessionRequireClientSASLAuth=false": false,
+		"enforce.auth.schemes=digest": false, "enforce.auth.enabled=true\nenforce.auth.schemes=sasl": true, "enforce.auth.enabled=true\nenforce.auth.schemes=digest": false,
+		"enforce.auth.enabled=true\nenforce.auth.schemes=digest\nDigestAuthenticationProvider.enabled=false": true,
+		"sessionRequireClientSASLAuth=true": true, "sessionRequireClientSASLAuth=false": false,
 		"authProvider.1=org.apache.zookeeper.server.auth.SASLAuthenticationProvider": true, "authProvider.x=com.example.Mine": true,
 		"authProvider.1=org.apache.zookeeper.server.auth.DigestAuthenticationProvider": false,
-		"DigestAuthenticationProvider.enabled=false":                                   true, "DigestAuthenticationProvider.enabled=true": false,
-		"DigestAuthenticationProvider.digestAlg=SHA-256": true, "DigestAuthenticationProvider.digestAlg=SHA1": false,
+		"DigestAuthenticationProvider.digestAlg=MD5":                                   true, "DigestAuthenticationProvider.digestAlg=SHA1": false,
 		"secureClientPort=2281": true, "ssl.quorum.keyStore.location=/k": true, "group.1=1:2:3": true, "weight.1=1": true, "oraclePath=/o": true,
 	} {
 		_, err := Load(withConfig(files(t, map[string]string{"zoo.cfg": base + line})))
@@ -563,5 +589,59 @@ func TestErrorText(t *testing.T) {
 	}
 	if got, want := (&Error{[]string{"a", "b"}}).Error(), "2 problems with the configuration:\n  a\n  b"; got != want {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestEnforcedSchemes(t *testing.T) {
+	s, err := Load(withConfig(files(t, map[string]string{"zoo.cfg": base + "zookeeper.enforce.auth.enabled=true\nenforce.auth.schemes=digest,ip\n"})))
+	if err != nil || !slices.Equal(s.EnforceAuthSchemes, []string{"digest", "ip"}) {
+		t.Errorf("got %+v, %v", s.EnforceAuthSchemes, err)
+	}
+	s, err = Load(withConfig(files(t, map[string]string{"zoo.cfg": base + "globalOutstandingLimit=10\nkvd.maxOutstandingRequests=20\n"})))
+	if err != nil || s.MaxOutstandingRequests != 20 {
+		t.Errorf("got %d, %v", s.MaxOutstandingRequests, err)
+	}
+}
+
+// --set wins over the file, the last one of a key counts, and a problem names it.
+func TestSet(t *testing.T) {
+	load := func(config map[string]string, set ...string) (Settings, error) {
+		o := withConfig(files(t, config))
+		o.Set = set
+		return Load(o)
+	}
+	s, err := load(map[string]string{"zoo.cfg": base + "tickTime=1000\nzookeeper.maxCnxns=5\n"},
+		"zookeeper.tickTime=3000", "maxCnxns=6", "maxCnxns=7", " skipACL = yes ", "4lw.commands.whitelist=*")
+	if err != nil || s.TickTime != 3*time.Second || s.MaxConns != 7 || !s.SkipACL || !slices.Equal(s.FourLetterWords, []string{"*"}) {
+		t.Errorf("got %+v, %v", s, err)
+	}
+	// A refused or wrong line of the file does not matter if it is overridden.
+	if s, err := load(map[string]string{"zoo.cfg": base + "tickTime=x\nsslQuorum=true\n"}, "tickTime=2000", "sslQuorum=false"); err != nil || s.TickTime != 2*time.Second {
+		t.Errorf("got %+v, %v", s, err)
+	}
+	s, err = load(map[string]string{"zoo.cfg": ensemble3, "myid": "2"}, "server.3=other:1:2", "initLimit=9")
+	if err != nil || len(s.Servers) != 3 || s.Servers[2].Host != "other" || s.InitLimit != 9 {
+		t.Errorf("got %+v, %v", s, err)
+	}
+	for set, want := range map[string]string{
+		"nothing": "--set nothing: it is not KEY=VALUE", "=1": "--set =1: it is not KEY=VALUE", "tickTimes=1": "--set tickTimes: unknown key tickTimes; the nearest known one is tickTime",
+		"tickTime=x": "--set tickTime: tickTime: ", "tickTime=10": "--set tickTime: tickTime 10 is outside", "secureClientPort=1": "--set secureClientPort: secureClientPort is refused: ",
+		"server.1=h": "--set server.1: server.1=h: ", "server.4=h1:2888:9": "members 1 and 4 both use",
+	} {
+		if _, err := load(map[string]string{"zoo.cfg": ensemble3, "myid": "2"}, set); !contains(problems(t, err), want) {
+			t.Errorf("%s: got %v, want %s", set, err, want)
+		}
+	}
+	if s, err := load(map[string]string{"zoo.cfg": base}, "forceSync=no"); err != nil || len(s.Warnings) != 1 || !strings.HasPrefix(s.Warnings[0], "--set forceSync: forceSync is ignored: ") {
+		t.Errorf("got %q, %v", s.Warnings, err)
+	}
+	// Without a file.
+	o := Options{Data: Value{t.TempDir(), "--data"}, Set: []string{"clientPort=2191", "maxCnxns=9"}}
+	if s, err := Load(o); err != nil || s.Listen != ":2191" || s.MaxConns != 9 {
+		t.Errorf("got %+v, %v", s, err)
+	}
+	o.Set = []string{"clientPort=2191", "dataDir=/x", "server.1=a:1:2"}
+	if _, err := Load(o); !contains(problems(t, err), "--set dataDir needs --config; without a file give --data") || !contains(problems(t, err), "--set server.1 needs --config") {
+		t.Errorf("got %v", err)
 	}
 }

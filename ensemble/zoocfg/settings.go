@@ -31,6 +31,25 @@ type Settings struct {
 	ExtendedTypes   bool
 	SuperDigest     string
 
+	// The rest of what a client port can be told; see ensemble.Config.
+	MaxConns, ClientBacklog               int
+	SessionlessTimeout                    time.Duration
+	LocalSessions, LocalSessionsUpgrading bool
+	ReadOnlyMode                          bool
+	EnforceQuota, SkipACL, DisableDigest  bool
+	DigestAlgorithm                       string
+	EnforceAuthSchemes                    []string
+	ContainerCheckInterval                time.Duration
+	ContainerMaxPerMinute                 int
+	ContainerMaxNeverUsed                 time.Duration
+	ThrottleLimit                         int
+	ThrottledOpWait                       time.Duration
+	LargeRequestBytes                     int
+	LargeRequestMaxBytes                  int64
+	ConnectionTokens                      int
+	ConnectionTokenFillTime               time.Duration
+	ConnectionTokenFillCount              int
+
 	SnapCount    int
 	SnapRetain   int
 	DisablePurge bool
@@ -44,6 +63,7 @@ type Settings struct {
 	ReservedFiles                             int
 	MaxOutstandingRequests                    int
 	MaxOutstandingBytes                       int64
+	MaxReplyBytes                             int
 
 	// Warnings are one line each, for the log. Notes are what a person who knows ZooKeeper should be told once.
 	Warnings, Notes []string
@@ -62,6 +82,8 @@ type Options struct {
 	Members     []string
 	MembersFrom string
 	Bootstrap   Value // a boolean
+	// Set are KEY=VALUE settings of any key that a zoo.cfg may have, stronger than the file; the last one of a key counts.
+	Set []string
 	// Lenient makes unknown keys warnings; IgnoreZooKeeperData starts empty beside ZooKeeper's data.
 	Lenient, IgnoreZooKeeperData bool
 }
