@@ -29,8 +29,8 @@
 //   - A payload belongs to the entry and is shared by log, senders and applier; nobody writes to it. The tree copies what
 //     it stores. Result.Path aliases the payload.
 //   - Reads go to an immutable root through an atomic pointer. They take no lock and never block the applier. Reads that
-//     set a watch lock one of 256 stripes; Apply holds the stripes of the touched paths only while it queues the events
-//     and publishes the new view (see Tree.publish).
+//     set a watch lock one of 256 stripes; Apply holds the stripes of the touched paths only while it takes the watches
+//     that fire out of them (see Tree.publish).
 //
 // # The structure, and why
 //
@@ -56,9 +56,26 @@
 //
 // # Watches
 //
-// A watch lives in one of two tables (data, children), belongs to a Watcher, is kept once and goes when it fires. Events
-// are queued before the change can be read. Each carries a zxid by which it is ordered among answers: after the one that
-// set the watch, before any from a view that shows the change.
+// A watch belongs to a Watcher, a path and a mode: one-shot in ZooKeeper's data or child table, persistent, or
+// recursive. The modes live side by side. Events are queued before the change can be read. Each carries a zxid by which
+// it is ordered among answers: after the one that set the watch, before any from a view that shows the change. One
+// change gives a watcher one event for each row of zookeeper-protocol 6.2, however many of its watches match, and none
+// if it may not read the node whose watch fires: that is decided by the access list of the moment of the change.
+//
+// The tables are made for a million watches of a thousand connections. Watchers are numbers; a stripe is an
+// open-addressed table of the paths that fall to it, their texts one after the other in one buffer, and for each path
+// one watcher or a set of them. A watcher has a list of the hashes of its paths, by which its watches are found when it
+// leaves. Measured (BenchmarkMemoryPerWatch, BenchmarkStorm): a watch on a path of 18 bytes that nobody else watches
+// takes 50 bytes of heap, one more watcher of the same path 13, nearly all of it without pointers; to set a watch
+// takes about 1 µs, to remove one 0.2 µs. Recursive watches are also in a table of their own, in which a change looks up
+// the paths above it: nothing while that table is empty.
+//
+// Publishing a batch has two halves. Under the locks of the touched stripes the watches are taken from the tables, and
+// the front view, with which those who set a watch compare what they answered, becomes the new one. Without those locks
+// the events are queued; then readers see the new view. Setting a watch therefore never waits for a storm, except if the
+// very node has changed since the answer. The applier pays 0.1 to 0.2 µs for each watcher that an event goes to, plus
+// what Watcher.Event takes. A batch that nobody watches pays, as it did for one-shots alone, a hash and a look into an
+// empty table for each path, and two uncontended locks (BenchmarkPublish).
 //
 // # Records
 //

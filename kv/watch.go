@@ -34,7 +34,7 @@ type Event struct {
 	Path string
 	// Zxid orders the event among views: it must reach the client before any answer from a view at Zxid or
 	// later, and after the answer that set the watch. It is the zxid of the change, except for an event that
-	// WatchAt or Reset raises for a change they did not see happen: there it is the first that could have been.
+	// WatchAt, AddWatchAt or Reset raises for a change they did not see happen: there it is the first that could have been.
 	Zxid Zxid
 	// Late marks an event that setting a watch raised for a change since the view of the answer. An earlier one-shot
 	// watch of the same watcher may have told of that change: if an event of the same type and path is still on its way

@@ -495,3 +495,33 @@ func TestResetIgnoresQuotaStatistics(t *testing.T) {
 	b.h.tree.AddWatchAt(old, QuotaPath, Recursive, b.w)
 	b.expect("statistics")
 }
+
+// TestResetTellsLastingWatches: an installed view is told as its net difference, to persistent and recursive watches too,
+// and what is gone has no children that changed.
+func TestResetTellsLastingWatches(t *testing.T) {
+	b := newWatchBench(t, "/gone", "/gone/k", "/again", "/again/k", "/kids")
+	b.do(OpDelete, "/gone/k")
+	b.do(OpDelete, "/again/k")
+	old := b.h.tree.View()
+	b.do(OpDelete, "/gone")
+	b.do(OpDelete, "/again")
+	b.do(OpCreate, "/again")
+	b.do(OpCreate, "/kids/k")
+	tree := NewTree(old)
+	for _, p := range []string{"/gone", "/again", "/kids"} {
+		tree.AddWatchAt(old, p, Persistent, b.w)
+		tree.ChildrenWatch(p, b.w)
+	}
+	var all mailbox
+	tree.AddWatchAt(old, "/", Recursive, &all)
+	tree.Reset(b.h.tree.View())
+	b.expect("persistent", "NodeDeleted /gone", "NodeDeleted /again", "NodeCreated /again", "NodeChildrenChanged /kids")
+	b.w = &all
+	b.expect("recursive", "NodeDeleted /gone", "NodeDeleted /again", "NodeCreated /again", "NodeCreated /kids/k")
+	if err := checkWatches(tree); err != nil {
+		t.Error(err)
+	}
+	if n := tree.WatchCount(); n != 3*2+1 {
+		t.Errorf("%d watches left, want the lasting ones", n)
+	}
+}
