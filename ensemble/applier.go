@@ -290,7 +290,7 @@ func (a *applier) Done(z kv.Zxid, h *kv.TxnHeader, r *kv.Result, v *kv.View) {
 		a.created(s, z, r)
 		return
 	case s.kind == slotUpgrade:
-		a.port.upgraded(s, r.Code)
+		a.port.upgraded(s, z, r.Code)
 		return
 	}
 	c.mu.Lock()
@@ -312,6 +312,7 @@ func (a *applier) Done(z kv.Zxid, h *kv.TxnHeader, r *kv.Result, v *kv.View) {
 func (a *applier) created(s *slot, z kv.Zxid, r *kv.Result) {
 	c := s.conn
 	if r.Code == kv.CodeOK {
+		c.claim.Store(uint64(replica.BirthClaim(z)))
 		a.port.attach(s.session, s.timeoutMs, c)
 	}
 	c.mu.Lock()

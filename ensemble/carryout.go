@@ -116,6 +116,7 @@ func (l *loop) revalidated(v *replica.Revalidated) {
 	}
 	c.mu.Unlock()
 	if s.validity == resumeValid {
+		c.claim.Store(uint64(v.Claim))
 		l.port.attach(v.Session, v.TimeoutMs, c)
 	}
 	c.mu.Lock()

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"kvd/ensemble/replica"
 	"kvd/kv"
 )
 
@@ -79,6 +80,7 @@ type clientPort struct {
 
 	touchMu sync.Mutex
 	touched []touchedSession
+	agreed  map[kv.SessionID]agreement
 
 	latency   latencyStats
 	traceMask atomic.Int64 // gtmk, stmk
@@ -92,6 +94,7 @@ type clientPort struct {
 type touchedSession struct {
 	id        kv.SessionID
 	timeoutMs int32
+	claim     replica.Claim
 }
 
 type settleWaiter struct {
@@ -105,6 +108,7 @@ func newClientPort(cfg *Config, tree *kv.Tree, in *intake, clock *tickClock) *cl
 		cfg:           cfg, log: cfg.Logger, maxFrame: cfg.MaxFrameBytes, tree: tree, intake: in, clock: clock,
 		gate: newGate(), ids: newSessionIDs(cfg.ID, time.Now()), sessions: newSessionTable(),
 		local:    newLocalSessions(),
+		agreed:   make(map[kv.SessionID]agreement),
 		tokens:   newTokenBucket(cfg.ConnectionTokens, cfg.ConnectionTokenFillCount, cfg.ConnectionTokenFillTime, time.Now()),
 		throttle: newRequestThrottle(cfg.ThrottleLimit, cfg.ThrottledOpWait),
 		large:    newLargeBudget(cfg.LargeRequestBytes, cfg.LargeRequestMaxBytes),
@@ -236,6 +240,7 @@ func (p *clientPort) serve(nc net.Conn) bool {
 func (p *clientPort) drop(c *conn) {
 	c.close("")
 	c.settleAll()
+	p.remember(c)
 	if id := c.sessionID(); id != 0 {
 		p.sessions.detach(id, c)
 	}
@@ -396,8 +401,56 @@ func (p *clientPort) touch(c *conn) {
 		return
 	}
 	p.touchMu.Lock()
-	p.touched = append(p.touched, touchedSession{id, c.timeoutMs.Load()})
+	p.touched = append(p.touched, touchedSession{id, c.timeoutMs.Load(), replica.Claim(c.claim.Load())})
 	p.touchMu.Unlock()
+}
+
+// touchAll touches every session that has a connection here, or had one until a moment ago and has another time-out than
+// it was created with: a leader that has just opened its term learns time-outs and owners from it, and gives everybody
+// a full time-out anyway.
+func (p *clientPort) touchAll() {
+	p.each(p.touch)
+	p.touchMu.Lock()
+	defer p.touchMu.Unlock()
+	for _, a := range p.agreed {
+		p.touched = append(p.touched, a.touchedSession)
+	}
+}
+
+// agreement is what was agreed with a client whose connection has ended, for as long as its session may be alive.
+type agreement struct {
+	touchedSession
+	until int64 // tick
+}
+
+// remember keeps the time-out of a session whose connection ends, if it is not the one that is replicated.
+func (p *clientPort) remember(c *conn) {
+	id := c.sessionID()
+	if id == 0 || c.isLocal.Load() {
+		return
+	}
+	timeoutMs := c.timeoutMs.Load()
+	if s, open := p.tree.View().Session(id); !open || s.Timeout == timeoutMs {
+		return
+	}
+	p.touchMu.Lock()
+	defer p.touchMu.Unlock()
+	t := touchedSession{id, timeoutMs, replica.Claim(c.claim.Load())}
+	if old, ok := p.agreed[id]; !ok || old.claim <= t.claim {
+		p.agreed[id] = agreement{t, p.clock.now() + timeoutTicks(timeoutMs)}
+	}
+}
+
+// forgetAgreements drops what is over.
+func (p *clientPort) forgetAgreements() {
+	now := p.clock.now()
+	p.touchMu.Lock()
+	defer p.touchMu.Unlock()
+	for id, a := range p.agreed {
+		if a.until < now {
+			delete(p.agreed, id)
+		}
+	}
 }
 
 // takeTouches swaps the list for an empty one. Only the loop calls it.
@@ -425,6 +478,7 @@ func (p *clientPort) janitor() {
 			p.each(p.inspect)
 			if turn++; turn%expireEvery == 0 {
 				p.expireLocal()
+				p.forgetAgreements()
 			}
 		case <-p.stop:
 			return

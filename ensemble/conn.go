@@ -62,6 +62,7 @@ type conn struct {
 	isLocal   atomic.Bool  // the session is this member's alone
 	readOnly  atomic.Bool  // set in the handshake: answered in read-only mode and at no other time
 	timeoutMs atomic.Int32
+	claim     atomic.Uint64 // replica.Claim of the connection
 	// heard and writing are ticks of the member's loop: when the last bytes came, and since when a write
 	// blocks (0: none does). The janitor compares them with the clock.
 	heard, writing atomic.Int64

@@ -208,13 +208,14 @@ func (c *conn) goGlobal(l *localSession) {
 
 // upgraded ends an upgrade: its transaction is applied here, before any that follows it on the connection. The session
 // may have another connection by now, which took it for local.
-func (p *clientPort) upgraded(s *slot, code kv.Code) {
+func (p *clientPort) upgraded(s *slot, z kv.Zxid, code kv.Code) {
 	if code != kv.CodeOK {
 		s.conn.close(fmt.Sprintf("session not made global: %v", code))
 		return
 	}
 	p.local.remove(s.session)
 	if c := p.sessions.get(s.session); c != nil {
+		c.claim.CompareAndSwap(0, uint64(replica.BirthClaim(z)))
 		c.isLocal.Store(false)
 	}
 }

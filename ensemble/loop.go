@@ -152,6 +152,7 @@ func (l *loop) onApplied(z kv.Zxid, request uint64) {
 func (l *loop) openGate() {
 	if l.serving.Open && l.applied >= l.serving.Since {
 		if l.port.setGate(true) {
+			l.port.touchAll()
 			l.counters.gate(true, time.Now())
 			l.publish(l.replica.Status())
 		}
@@ -162,7 +163,7 @@ func (l *loop) tick(now time.Time, gap bool) {
 	l.clock.advance()
 	l.touches = l.port.takeTouches(l.touches)
 	for _, t := range l.touches {
-		l.replica.Touch(t.id, t.timeoutMs)
+		l.replica.Touch(t.id, t.timeoutMs, t.claim)
 	}
 	l.replica.SetDisk(uint32(l.wal.OldestWrite().Milliseconds()), l.disk.free.Load())
 	l.snaps.tick(l)

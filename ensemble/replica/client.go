@@ -195,11 +195,13 @@ func (r *Replica) SyncRead(request uint64) {
 	c.syncs = append(c.syncs, syncGroup{since: r.now, requests: []uint64{request}})
 }
 
-// Touch says that a client of this member was heard from. timeoutMs is the time-out agreed with it.
-func (r *Replica) Touch(id kv.SessionID, timeoutMs int32) {
+// Touch says that a client of this member was heard from: on the connection of that claim, with that time-out agreed.
+// When a term opens here the shell says it once for every connection that has a session, whether or not it was heard
+// from: so a new leader learns time-outs and owners that only the old one knew.
+func (r *Replica) Touch(id kv.SessionID, timeoutMs int32, claim Claim) {
 	if r.lead != nil {
 		if r.lead.sessions != nil {
-			r.lead.sessions.heard(id, timeoutMs, r.cfg.ID)
+			r.lead.sessions.heard(touch{id, timeoutMs, claim}, r.cfg.ID)
 		}
 		return
 	}
@@ -208,15 +210,20 @@ func (r *Replica) Touch(id kv.SessionID, timeoutMs int32) {
 		c.touched = make(map[kv.SessionID]int)
 	}
 	if i, ok := c.touched[id]; ok {
-		c.touches[i].timeoutMs = timeoutMs
+		if claim >= c.touches[i].claim {
+			c.touches[i] = touch{id, timeoutMs, claim}
+		}
 		return
 	}
-	if len(c.touches) >= r.cfg.MaxQueuedOps {
-		return // more live clients than requests may wait: the next PING makes room
+	if len(c.touches) >= maxTouches {
+		return // more live clients than a process has descriptors for: the next PING makes room
 	}
 	c.touched[id] = len(c.touches)
-	c.touches = append(c.touches, touch{id, timeoutMs})
+	c.touches = append(c.touches, touch{id, timeoutMs, claim})
 }
+
+// maxTouches bounds the sessions that one PING reply reports: 6 MiB.
+const maxTouches = 1 << 18
 
 // takeTouches encodes what was touched since the last PING, for the reply to this one.
 func (r *Replica) takeTouches() []byte {
@@ -224,7 +231,7 @@ func (r *Replica) takeTouches() []byte {
 	if len(c.touches) == 0 {
 		return nil
 	}
-	b := appendTouches(make([]byte, 0, 16+14*len(c.touches)), c.touches)
+	b := appendTouches(make([]byte, 0, 16+23*len(c.touches)), c.touches)
 	c.touches = c.touches[:0]
 	clear(c.touched)
 	return b

@@ -14,8 +14,8 @@ import (
 //
 //	forward     [1, n, (request, session, op, flags, body, auth) × n]   learner → leader
 //	revalidate  [2, request, session, password, timeoutMs]              learner → leader
-//	validity    [3, request, session, validity, timeoutMs, fresh]       leader → learner
-//	touches     [n, (session, timeoutMs) × n]                           in PING replies
+//	validity    [3, request, session, validity, timeoutMs, claim, fresh]   leader → learner
+//	touches     [n, (session, timeoutMs, claim) × n]                    in PING replies
 const (
 	payloadForward    = 1
 	payloadRevalidate = 2
@@ -200,11 +200,12 @@ func (r *reader) revalidation() (q revalidation) {
 }
 
 func appendValidity(b []byte, v *Revalidated) []byte {
-	b = appendUint32(appendArray(b, 6), payloadValidity)
+	b = appendUint32(appendArray(b, 7), payloadValidity)
 	b = appendUint64(b, v.Request)
 	b = appendUint64(b, uint64(v.Session))
 	b = appendUint32(b, uint32(v.Validity))
 	b = appendUint32(b, uint32(v.TimeoutMs))
+	b = appendUint64(b, uint64(v.Claim))
 	return appendUint64(b, uint64(v.Fresh))
 }
 
@@ -217,20 +218,24 @@ func (r *reader) validity() (v Revalidated) {
 	}
 	v.Validity = Validity(code)
 	v.TimeoutMs = int32(r.uint32())
+	v.Claim = Claim(r.uint64())
 	v.Fresh = kv.Zxid(r.uint64())
 	return v
 }
 
-// touch is one session that a member heard from, with the time-out agreed with its client.
+// touch is one session that a member heard from, with the time-out agreed with its client and the claim of the
+// connection.
 type touch struct {
 	session   kv.SessionID
 	timeoutMs int32
+	claim     Claim
 }
 
 func appendTouches(b []byte, ts []touch) []byte {
-	b = appendUint32(appendArray(b, 1+2*len(ts)), uint32(len(ts)))
+	b = appendUint32(appendArray(b, 1+3*len(ts)), uint32(len(ts)))
 	for _, t := range ts {
 		b = appendUint32(appendUint64(b, uint64(t.session)), uint32(t.timeoutMs))
+		b = appendUint64(b, uint64(t.claim))
 	}
 	return b
 }
@@ -240,7 +245,7 @@ func eachTouch(b []byte, yield func(touch)) bool {
 	r := reader{b: b}
 	r.array()
 	for n := r.uint32(); n > 0 && !r.bad; n-- {
-		t := touch{session: kv.SessionID(r.uint64()), timeoutMs: int32(r.uint32())}
+		t := touch{session: kv.SessionID(r.uint64()), timeoutMs: int32(r.uint32()), claim: Claim(r.uint64())}
 		if !r.bad {
 			yield(t)
 		}

@@ -45,12 +45,12 @@ func TestPayloadsSurviveTheWire(t *testing.T) {
 	if r.array(); r.uint32() != payloadRevalidate || r.revalidation() != q || !r.done() {
 		t.Error("revalidation changed")
 	}
-	v := Revalidated{Request: 9, Session: -5, Validity: WrongPassword, TimeoutMs: 1, Fresh: kv.MakeZxid(3, 4)}
+	v := Revalidated{Request: 9, Session: -5, Validity: WrongPassword, TimeoutMs: 1, Claim: 1<<40 | 2, Fresh: kv.MakeZxid(3, 4)}
 	r = reader{b: appendValidity(nil, &v)}
 	if r.array(); r.uint32() != payloadValidity || r.validity() != v || !r.done() {
 		t.Error("validity changed")
 	}
-	ts := []touch{{1, 100}, {-1, 4000}}
+	ts := []touch{{1, 100, 0}, {-1, 4000, 1<<32 | 7}}
 	var got []touch
 	if !eachTouch(appendTouches(nil, ts), func(x touch) { got = append(got, x) }) || !reflect.DeepEqual(got, ts) {
 		t.Errorf("touches %v", got)
@@ -68,7 +68,7 @@ func FuzzPayloads(f *testing.F) {
 	f.Add(appendForwardOp(appendForwardHeader(nil, 1), &op))
 	auth := ClientOp{Request: 2, Session: 9, Op: 1, Auth: kv.Credentials("").With(kv.Identity{Scheme: "digest", ID: "u:h"}), Local: true}
 	f.Add(appendForwardOp(appendForwardHeader(nil, 1), &auth))
-	f.Add(appendTouches(nil, []touch{{1, 2}}))
+	f.Add(appendTouches(nil, []touch{{1, 2, 3}}))
 	f.Add(appendRevalidation(nil, &revalidation{request: 3}))
 	f.Add(appendValidity(nil, &Revalidated{Validity: Valid}))
 	f.Add(AppendCreateSession(nil, 1, [16]byte{}))

@@ -55,7 +55,9 @@
 // # Sessions
 //
 // Sessions are replicated state; their deadlines exist on the established leader only. Every session gets a
-// full time-out at establishment. Members report the sessions they heard from (Touch) in PING replies. An
+// full time-out at establishment. Members report the sessions they heard from (Touch) in PING replies, with the time-out
+// agreed and the [Claim] of the connection; when a term opens they report all that are attached to them. So the next
+// leader learns time-outs that were agreed on resume, and who spoke for a session last. An
 // expiry is a proposed closeSession, never a local decision. After a pause of the leader's own loop no session
 // expires before a quorum PING round begun after the pause has completed (design rule 10).
 //

@@ -27,6 +27,7 @@ type leader struct {
 	broadcast, open bool
 	openFrom        kv.Zxid // the applied zxid that opens
 
+	claims   uint32    // given out in this term
 	sessions *sessions // nil until first opened in this term
 	due      []kv.SessionID
 	// expiring are sessions whose end is decided and not yet proposed.
@@ -166,6 +167,9 @@ func (r *Replica) validity(q *revalidation, from quorum.MemberID) (v Revalidated
 	}
 	v.Validity, v.TimeoutMs = Valid, r.clampTimeout(q.timeoutMs)
 	l.sessions.touch(q.session, v.TimeoutMs, from)
+	l.claims++
+	v.Claim = Claim(r.role.Epoch)<<32 | Claim(l.claims)
+	l.sessions.claimed(q.session, v.Claim)
 	return v, true
 }
 
@@ -281,6 +285,7 @@ func (r *Replica) propose(origin quorum.MemberID, op *ClientOp) (kv.Zxid, bool) 
 		switch op.Op {
 		case OpCreateSession:
 			l.sessions.add(op.Session, l.request.Password, l.request.Timeout, origin)
+			l.sessions.claimed(op.Session, BirthClaim(z))
 		case OpCloseSession:
 			l.sessions.remove(op.Session)
 			l.ending[op.Session] = true
@@ -422,7 +427,7 @@ func (r *Replica) report(p *zab.PeerReport) {
 	}
 	if len(p.Reply.Touched) > 0 && l.sessions != nil {
 		ok := eachTouch(p.Reply.Touched, func(t touch) {
-			l.sessions.heard(t.session, t.timeoutMs, p.From)
+			l.sessions.heard(t, p.From)
 		})
 		if !ok {
 			r.event("touches-refused", fmt.Sprintf("from=%d bytes=%d", p.From, len(p.Reply.Touched)))

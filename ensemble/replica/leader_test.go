@@ -80,7 +80,7 @@ func TestStaleTouchMovesNoSession(t *testing.T) {
 	if len(b.answers) != 1 || b.answers[0].Validity != Valid {
 		t.Fatalf("not resumed: %+v", b.answers)
 	}
-	ld.r.Touch(100, 4000)
+	ld.r.Touch(100, 4000, BirthClaim(kv.MakeZxid(1, 1)))
 	if err := b.r.Submit(create(2, 100, "/x")); err != nil {
 		t.Fatal(err)
 	}

@@ -65,6 +65,14 @@ type Failed struct {
 	Outcome Outcome
 }
 
+// Claim orders the connections that a session has had: the greater is the newer one. It is the epoch in which the
+// connection was accepted in the upper half, and a number that its leader counted in the lower; 0 in the lower half is
+// the connection that the session began on. A new leader learns from it who spoke for a session last.
+type Claim uint64
+
+// BirthClaim is the claim of the connection on which a session was created by the transaction z.
+func BirthClaim(z kv.Zxid) Claim { return Claim(z.Epoch()) << 32 }
+
 // Validity is the leader's answer about a session.
 type Validity uint8
 
@@ -86,6 +94,7 @@ type Revalidated struct {
 	Session   kv.SessionID
 	Validity  Validity
 	TimeoutMs int32
+	Claim     Claim // of the connection, for Touch
 	// Fresh is the zxid of the state that answered: a member whose tree is older may not know the session yet.
 	Fresh kv.Zxid
 }

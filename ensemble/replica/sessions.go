@@ -16,7 +16,9 @@ type session struct {
 	id       kv.SessionID
 	password [16]byte
 	// owner is the member whose client spoke last for it; 0 until one did in this term.
-	owner     quorum.MemberID
+	owner quorum.MemberID
+	// claim is the newest one that this leader gave out or heard of; 0 until then.
+	claim     Claim
 	timeoutMs int32
 	// deadline is the tick from which on the session is overdue. Moving it costs nothing: the wheel finds
 	// out when the old slot comes due.
@@ -80,11 +82,22 @@ func (s *sessions) touch(id kv.SessionID, timeoutMs int32, owner quorum.MemberID
 	return true
 }
 
-// heard is a touch that a member recorded for a client on one of its connections. If the session has moved to another
-// member since, it is of the connection that was left, and moves nothing back.
-func (s *sessions) heard(id kv.SessionID, timeoutMs int32, at quorum.MemberID) {
-	if n := s.all[id]; n != nil && (n.owner == 0 || n.owner == at) {
-		s.touch(id, timeoutMs, at)
+// heard is a touch that a member recorded for a client on one of its connections. One of a connection that the session
+// has left since moves nothing back. One of a newer connection than this leader knew of, which an earlier leader
+// accepted, says who the owner is, also against a write that slipped in before.
+func (s *sessions) heard(t touch, at quorum.MemberID) {
+	n := s.all[t.session]
+	if n == nil || t.claim < n.claim || t.claim == n.claim && n.owner != 0 && n.owner != at {
+		return
+	}
+	n.claim = t.claim
+	s.touch(t.session, t.timeoutMs, at)
+}
+
+// claimed says that a connection was accepted for the session.
+func (s *sessions) claimed(id kv.SessionID, c Claim) {
+	if n := s.all[id]; n != nil {
+		n.claim = c
 	}
 }
 

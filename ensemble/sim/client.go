@@ -65,7 +65,8 @@ type Client struct {
 	timeoutMs int32
 	lastZxid  kv.Zxid // greatest ever seen (C2)
 	waitFor   kv.Zxid // resuming: the member must have applied this first
-	awaiting  uint64  // token of the revalidation
+	claim     replica.Claim
+	awaiting  uint64 // token of the revalidation
 	pending   []*Op
 	moved     bool // the session was resumed somewhere: stragglers may be told "moved"
 	quiet     bool // makes no operations of its own (scripts drive it)
@@ -182,7 +183,7 @@ func (c *Client) act() {
 			return
 		}
 		if !c.local {
-			c.member.rep.Touch(c.session, c.timeoutMs)
+			c.member.rep.Touch(c.session, c.timeoutMs, c.claim)
 		}
 		if c.quiet {
 			return
@@ -482,7 +483,7 @@ func (p *port) revalidated(v replica.Revalidated) {
 	p.m.sim.logf("client %d: session %v is %d", c.ID, v.Session, v.Validity)
 	switch v.Validity {
 	case replica.Valid:
-		c.waitFor = v.Fresh
+		c.waitFor, c.claim = v.Fresh, v.Claim
 		p.applied()
 	case replica.Gone:
 		p.m.sim.ghost.gone(c)
@@ -584,7 +585,7 @@ func (p *port) answer(r result) {
 	c.saw(p.m, r.zxid, "write")
 	switch {
 	case op.Request.Op == kv.OpCreateSession && r.code == kv.CodeOK:
-		c.state = ready
+		c.state, c.claim = ready, replica.BirthClaim(r.zxid)
 	case op.Request.Op == kv.OpCloseSession && r.code == kv.CodeOK, r.code == kv.CodeSessionExpired:
 		c.hangUp()
 		c.session = 0

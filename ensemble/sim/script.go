@@ -176,7 +176,7 @@ func (c *Client) keepAlive() {
 		return
 	}
 	if m := c.member; c.state == ready && m.Up && !m.paused {
-		m.rep.Touch(c.session, c.timeoutMs)
+		m.rep.Touch(c.session, c.timeoutMs, c.claim)
 		m.run()
 	}
 	c.sim.after(200, nil, "client", c.keepAlive)
