@@ -52,7 +52,8 @@ func (g *generator) quotaPath() string {
 	return p + []string{"", "/zookeeper_limits", "/zookeeper_limits", "/zookeeper_stats"}[g.IntN(4)]
 }
 
-var quotaTexts = []string{"count=3,bytes=50", "count=9,bytes=-1=;byteHardLimit=500;countHardLimit=4", "count=1,bytes=1=;countHardLimit=6",
+var quotaTexts = []string{"count=9,bytes=-1=;byteHardLimit=120;countHardLimit=3", "count=9,bytes=-1=;byteHardLimit=300",
+	"bytes=0,count=1=;countHardLimit=2", "count=3,bytes=50", "count=9,bytes=-1=;byteHardLimit=500;countHardLimit=4", "count=1,bytes=1=;countHardLimit=6",
 	"", "hello", "count=5,;bytes==", ";count=4", "bytes=7;other=3,zoo=-1", "count=2,count=5,countHardLimit=20", "byteHardLimit=0", "count=x"}
 
 // credentials are those of one of a few connections.
@@ -144,7 +145,7 @@ func (g *generator) op(ops ...Op) Request {
 	case OpSetACL:
 		r.ACL = g.acl()
 	}
-	if g.quotas && g.IntN(8) == 0 && r.Op != OpCreateTTL && r.Op != OpSetACL {
+	if g.quotas && g.IntN(14) == 0 && (r.Op != OpDelete || g.IntN(8) == 0) && r.Op != OpCreateTTL && r.Op != OpSetACL {
 		r.Path, r.ACL, r.Flags = g.quotaPath(), OpenACL(), 0
 		r.Data = []byte(quotaTexts[g.IntN(len(quotaTexts))])
 	}
@@ -217,6 +218,7 @@ func TestRandomHistoriesMatchTheModel(t *testing.T) {
 			t.Fatalf("replay: go test ./kv -run '^%s$' -seed=%d", t.Name(), seed)
 		}
 	}
+	t.Logf("%d requests over a quota", codes[-CodeQuotaExceeded])
 	if *seedFlag == 0 {
 		for _, c := range []Code{CodeOK, CodeNoNode, CodeNoAuth, CodeBadVersion, CodeNoChildrenForEphemerals, CodeNodeExists,
 			CodeNotEmpty, CodeSessionExpired, CodeQuotaExceeded, CodeEphemeralOnLocalSession, CodeInvalidACL, CodeBadArguments, CodeUnimplemented, CodeMarshallingError} {
@@ -234,6 +236,10 @@ func runHistory(t *testing.T, seed uint64, steps int, codes *[200]int) bool {
 	if g.quotas {
 		for _, p := range []string{"/a", "/b", "/zookeeper", "/a/b"} {
 			g.prelude = append(g.prelude, Request{Op: OpCreate, Path: "/zookeeper/quota" + p, ACL: OpenACL()})
+		}
+		for _, name := range []string{"zookeeper_limits", "zookeeper_stats"} {
+			g.prelude = append(g.prelude, Request{Op: OpCreate, Path: "/zookeeper/quota/a/" + name, ACL: OpenACL(),
+				Data: []byte("count=9,bytes=-1=;byteHardLimit=500;countHardLimit=2")})
 		}
 	}
 	tree := NewTree(nil)
