@@ -299,9 +299,12 @@ func (a *applier) Done(z kv.Zxid, h *kv.TxnHeader, r *kv.Result, v *kv.View) {
 		s.reply = appendResult(s.reply[:0], s.op, r)
 	}
 	c.finishLocked(s)
-	mark := !c.dirty
+	mark, gone := !c.dirty, c.closed
 	c.dirty = true
 	c.mu.Unlock()
+	if gone {
+		a.port.counters.staleReplies.Add(1)
+	}
 	if mark {
 		a.port.markDirty(c)
 	}
@@ -359,6 +362,9 @@ func (a *applier) fail(failed []replica.Failed) {
 		s := a.intake.take(f.Request)
 		if s == nil {
 			continue
+		}
+		if s.conn.isClosed() {
+			a.port.counters.staleDropped.Add(1) // its connection was gone before it was sent
 		}
 		reason := ""
 		if f.Outcome == replica.NotSent {

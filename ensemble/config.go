@@ -168,7 +168,7 @@ type Config struct {
 
 	// Bootstrap lets a blank member mint the ensemble's identity at once, without hearing the others.
 	Bootstrap bool
-	// Version is what four-letter words print as the server's version. Default "kvd".
+	// Version is what four-letter words print as the server's version. Default: that of the module as it was built.
 	Version string
 	// Logger gets transitions, never traffic: an idle member is silent. nil: discard.
 	Logger *slog.Logger
@@ -239,7 +239,7 @@ func (c *Config) EnsureDefaults() {
 	def(&c.LargeRequestMaxBytes, 100<<20)
 	def(&c.ConnectionTokenFillTime, time.Millisecond)
 	def(&c.ConnectionTokenFillCount, 1)
-	def(&c.Version, "kvd")
+	def(&c.Version, buildVersion())
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: slog.Level(100)}))
 	}

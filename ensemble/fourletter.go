@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -215,6 +216,24 @@ var buildTime = sync.OnceValue(func() time.Time {
 		}
 	}
 	return time.Time{}
+})
+
+// unreleased is the version of a build that knows none.
+const unreleased = "0.1.0-dev"
+
+// buildVersion is the version of this module as it was built, alone or in another program.
+var buildVersion = sync.OnceValue(func() string {
+	const module = "kvd"
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return unreleased
+	}
+	for _, m := range append([]*debug.Module{&info.Main}, info.Deps...) {
+		if m.Path == module && m.Version != "" && m.Version != "(devel)" {
+			return strings.TrimPrefix(m.Version, "v")
+		}
+	}
+	return unreleased
 })
 
 // serverStats gathers what srvr and stat show beside the list of clients.

@@ -26,7 +26,8 @@ func serveCommand() *cli.Command {
 		Name:  "serve",
 		Usage: "run one member",
 		Description: "Configured by a zoo.cfg (with myid in its dataDir), or by flags alone. A flag beats KVD_CONFIG, KVD_ID, KVD_DATA,\n" +
-			"KVD_LISTEN, KVD_MEMBERS (separated by commas) and KVD_BOOTSTRAP in the environment; those beat the file.",
+			"KVD_LISTEN, KVD_MEMBERS (separated by commas) and KVD_BOOTSTRAP in the environment; those beat the file.\n" +
+			"--set KEY=VALUE says any key of a zoo.cfg and beats the file, as -Dzookeeper.KEY=VALUE does with ZooKeeper.",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "config", Usage: "configuration `FILE` in zoo.cfg's format"},
 			&cli.StringFlag{Name: "id", Usage: "`ID` of this member, 1 to 255"},
