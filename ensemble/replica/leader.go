@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"bytes"
 	"crypto/subtle"
 	"errors"
 	"fmt"
@@ -18,6 +19,9 @@ const arenaBytes = 64 << 10
 
 // arenaSlack is what a transaction usually needs beyond its request's body. If it needs more, append moves it.
 const arenaSlack = 256
+
+// maxScratchBytes bounds what is kept to prepare large transactions in.
+const maxScratchBytes = 1 << 20
 
 // leader is what exists only while this member leads.
 type leader struct {
@@ -44,6 +48,8 @@ type leader struct {
 	asked   []askedValidity
 
 	arena   []byte
+	carved  int        // bytes of the arena that the newest payload takes, 0 if it has memory of its own
+	scratch []byte     // large transactions are prepared here
 	request kv.Request // reused by decoding
 }
 
@@ -278,7 +284,7 @@ func (r *Replica) propose(origin quorum.MemberID, op *ClientOp) (kv.Zxid, bool) 
 	}
 	if err != nil {
 		l.prep.Undo()
-		l.arena = l.arena[:len(l.arena)-len(payload)]
+		l.arena = l.arena[:len(l.arena)-l.carved]
 		return 0, false
 	}
 	if code == kv.CodeOK {
@@ -295,19 +301,34 @@ func (r *Replica) propose(origin quorum.MemberID, op *ClientOp) (kv.Zxid, bool) 
 	return z, true
 }
 
-// prepare carves the payload of the next proposal from the arena.
+// prepare carves the payload of the next proposal from the arena. What might need more than a part of a block gets
+// memory of its own and of its size: room is estimated generously, and a payload that pinned the rest of it would
+// cost zab's tail a multiple of what it counts.
 func (r *Replica) prepare(z kv.Zxid, h kv.TxnHeader, code kv.Code, bodyBytes int) []byte {
 	l := r.lead
+	if bodyBytes > arenaBytes/4 {
+		l.carved = 0
+		l.scratch = r.prepareInto(l.scratch[:0], z, h, code)
+		payload := bytes.Clone(l.scratch)
+		if cap(l.scratch) > maxScratchBytes {
+			l.scratch = nil
+		}
+		return payload
+	}
 	if cap(l.arena)-len(l.arena) < bodyBytes+arenaSlack {
-		l.arena = make([]byte, 0, max(arenaBytes, bodyBytes+arenaSlack))
+		l.arena = make([]byte, 0, arenaBytes)
 	}
 	from := len(l.arena)
-	if code != kv.CodeOK {
-		l.arena = l.prep.PrepareError(l.arena, z, h, code)
-	} else {
-		l.arena = l.prep.Prepare(l.arena, z, h, &l.request)
-	}
+	l.arena = r.prepareInto(l.arena, z, h, code)
+	l.carved = len(l.arena) - from
 	return l.arena[from:len(l.arena):len(l.arena)]
+}
+
+func (r *Replica) prepareInto(dst []byte, z kv.Zxid, h kv.TxnHeader, code kv.Code) []byte {
+	if code != kv.CodeOK {
+		return r.lead.prep.PrepareError(dst, z, h, code)
+	}
+	return r.lead.prep.Prepare(dst, z, h, &r.lead.request)
 }
 
 // decode fills l.request and says what is wrong with the operation, if anything is. Version, existence and
