@@ -301,6 +301,9 @@ func (a *applier) Done(z kv.Zxid, h *kv.TxnHeader, r *kv.Result, v *kv.View) {
 	c.finishLocked(s)
 	mark, gone := !c.dirty, c.closed
 	c.dirty = true
+	if c.closed {
+		a.port.counters.staleReplies.Add(1)
+	}
 	c.mu.Unlock()
 	if gone {
 		a.port.counters.staleReplies.Add(1)
@@ -369,6 +372,9 @@ func (a *applier) fail(failed []replica.Failed) {
 		reason := ""
 		if f.Outcome == replica.NotSent {
 			reason = "no leader took the request in time"
+			if s.conn.isClosed() {
+				a.port.counters.staleDropped.Add(1)
+			}
 		}
 		s.conn.close(reason)
 	}

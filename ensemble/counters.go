@@ -10,10 +10,10 @@ import (
 // only grow, except gauges, and may be changed from any goroutine. On the hot path they are touched once a batch.
 type portCounters struct {
 	connectRequests    atomic.Int64 // connection_request_count: handshakes begun
-	rejected           atomic.Int64 // connection_rejected: by a limit, before a handshake
+	rejected           atomic.Int64 // connection_rejected: by a limit on connections or on their rate
 	revalidated        atomic.Int64 // connection_revalidate_count: sessions resumed here
 	sessionlessExpired atomic.Int64 // sessionless_connections_expired: no handshake in time
-	dropped            atomic.Int64 // connection_drop_count: by the token bucket of new connections
+	dropped            atomic.Int64 // connection_drop_count: clients that went away without closing their session
 	notServing         atomic.Int64 // cnxn_closed_without_zk_server_running: came while no leader was established
 	authFailed         atomic.Int64 // auth_failed_count
 

@@ -140,10 +140,10 @@ func (c *conn) awaitSlot(s *slot) bool {
 	return !c.closed
 }
 
-// welcome sends the ConnectResponse and starts the writer.
+// welcome sends the ConnectResponse and starts the writer. The leader may have gone meanwhile: then nobody is answered.
 func (c *conn) welcome(s *slot, q *wire.ConnectRequest) bool {
 	c.timeoutMs.Store(s.timeoutMs)
-	if !c.sendConnectResponse(&wire.ConnectResponse{TimeoutMs: s.timeoutMs, Session: s.session, Password: s.password, HasReadOnly: q.HasReadOnly, ReadOnly: c.readOnly.Load()}) {
+	if !c.port.mayAnswer(c) || !c.sendConnectResponse(&wire.ConnectResponse{TimeoutMs: s.timeoutMs, Session: s.session, Password: s.password, HasReadOnly: q.HasReadOnly, ReadOnly: c.readOnly.Load()}) {
 		c.close("")
 		return false
 	}

@@ -22,6 +22,9 @@ func (c *conn) readLoop() {
 		}
 		frame, err := c.frames.Next()
 		if err != nil {
+			if closedByPeer(err) && !c.isClosed() {
+				c.port.counters.dropped.Add(1)
+			}
 			c.close(c.readError(err))
 			return
 		}
