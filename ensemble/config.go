@@ -138,7 +138,7 @@ type Config struct {
 	// waited longer than ThrottledOpWait is answered -127; 0: off.
 	ThrottleLimit   int
 	ThrottledOpWait time.Duration
-	// LargeRequestBytes: requests of at least this size share LargeRequestMaxBytes (largeRequestThreshold,
+	// LargeRequestBytes: requests larger than this share LargeRequestMaxBytes (largeRequestThreshold,
 	// largeRequestMaxBytes); a connection over the budget is closed. 0: off.
 	LargeRequestBytes    int
 	LargeRequestMaxBytes int64

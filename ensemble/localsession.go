@@ -122,12 +122,13 @@ func (t *localSessions) restart(now int64) {
 	}
 }
 
-// expire removes the sessions that are due and returns them, but for those whose end the leader decides by now.
-func (t *localSessions) expire(now int64) (due []kv.SessionID) {
+// expire removes the sessions that are due and returns them, but for those whose end the leader decides by now. In
+// read-only mode only sessions of that mode are judged: the clients of the others may not be let in.
+func (t *localSessions) expire(now int64, mode portMode) (due []kv.SessionID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for id, s := range t.all {
-		if s.deadline > now {
+		if s.deadline > now || mode == portReadOnly && !s.readOnly {
 			continue
 		}
 		delete(t.all, id)
@@ -223,10 +224,11 @@ func (p *clientPort) upgraded(s *slot, z kv.Zxid, code kv.Code) {
 // expireLocal ends the local sessions whose clients were silent for too long: their connections are closed without a
 // packet, as those of other expired sessions are.
 func (p *clientPort) expireLocal() {
-	if p.portMode() == portShut {
+	mode := p.portMode()
+	if mode == portShut {
 		return // nobody could be answered; all get their full time-outs when that ends
 	}
-	for _, id := range p.local.expire(p.clock.now()) {
+	for _, id := range p.local.expire(p.clock.now(), mode) {
 		p.counters.sessionsExpired.Add(1)
 		if c := p.sessions.get(id); c != nil {
 			c.close("")

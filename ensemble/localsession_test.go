@@ -241,14 +241,14 @@ func TestLocalSessionTable(t *testing.T) {
 	if _, k := l.resume(7, nil, 5000, 100); k != wrongHere {
 		t.Errorf("null password: %d", k)
 	}
-	if due := l.expire(100 + 20); len(due) != 0 {
+	if due := l.expire(100+20, portServing); len(due) != 0 {
 		t.Error("a second has 20 ticks, and one more is its due")
 	}
 	s, k := l.resume(7, pw[:], 2000, 110)
 	if k != knownHere || s.timeoutMs != 2000 {
 		t.Fatalf("%d %+v", k, s)
 	}
-	if due := l.expire(110 + 40); len(due) != 0 {
+	if due := l.expire(110+40, portServing); len(due) != 0 {
 		t.Error("expired before the time-out of its resume")
 	}
 	l.upgrade(s)
@@ -262,7 +262,7 @@ func TestLocalSessionTable(t *testing.T) {
 		t.Errorf("after a lost upgrade: %d", k)
 	}
 	l.upgrade(s)
-	if due := l.expire(10_000); len(due) != 0 || l.count() != 0 {
+	if due := l.expire(10_000, portServing); len(due) != 0 || l.count() != 0 {
 		t.Errorf("the leader ends what is being made global: due %v, left %d", due, l.count())
 	}
 	if l.stillLocal(s, 1000, 10_000) {
@@ -271,7 +271,11 @@ func TestLocalSessionTable(t *testing.T) {
 	l.add(&localSession{id: 9, timeoutMs: 100, readOnly: true}, 0)
 	l.add(&localSession{id: 10, timeoutMs: 100}, 0)
 	l.restart(5000)
-	if l.endReadOnly(); l.count() != 1 || len(l.expire(5002)) != 0 || len(l.expire(5003)) != 1 {
+	if due := l.expire(6000, portReadOnly); len(due) != 1 || due[0] != 9 {
+		t.Errorf("in read-only mode %v are due", due)
+	}
+	l.add(&localSession{id: 9, timeoutMs: 100, readOnly: true}, 0)
+	if l.endReadOnly(); l.count() != 1 || len(l.expire(5002, portServing)) != 0 || len(l.expire(5003, portServing)) != 1 {
 		t.Error("restart or the end of read-only mode")
 	}
 }
