@@ -91,7 +91,14 @@ func (c *conn) answerSetWatches(s *slot) progress {
 	relative := kv.Zxid(max(since, 0))
 	ok := true
 	_, _ = wire.WalkWatches(s.op, s.body, func(list int, path string) bool { // was checked above
-		if e, fire := c.port.tree.RearmAt(s.view, kv.WatchList(list), path, relative, c); fire {
+		e, fire := kv.EventType(0), false
+		if since < 0 {
+			e, fire = changedSinceEver(s.view, kv.WatchList(list), path)
+		}
+		if !fire {
+			e, fire = c.port.tree.RearmAt(s.view, kv.WatchList(list), path, relative, c)
+		}
+		if fire {
 			c.out = wire.AppendEventFrame(c.out, -1, int32(e), path)
 			c.sent.Add(1)
 			ok = len(c.out) < flushBytes || c.flush()
@@ -106,6 +113,21 @@ func (c *conn) answerSetWatches(s *slot) progress {
 		return broken
 	}
 	return c.endReply()
+}
+
+// changedSinceEver is what a negative relative zxid means: every node that is there has changed since, also the built-in
+// ones, which no transaction has made.
+func changedSinceEver(v *kv.View, list kv.WatchList, path string) (kv.EventType, bool) {
+	if _, err := v.As(kv.AllCredentials).Exists(path); err != nil {
+		return 0, false
+	}
+	switch list {
+	case kv.ListData:
+		return kv.EventNodeDataChanged, true
+	case kv.ListChild:
+		return kv.EventNodeChildrenChanged, true
+	}
+	return 0, false
 }
 
 // maxSetWatchesInline is the length of a setWatches that the reader answers itself.

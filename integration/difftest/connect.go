@@ -57,7 +57,7 @@ func (r *runner) connect(s *Step) error {
 	last := [2]int64{}
 	last[0], last[1] = r.cmp.zxids.resolve(&k.LastSeen)
 	// Not sent to ZooKeeper: it would close the living connection (rule wrong-password).
-	withheld := !r.same && own && sn.alive && k.Password != "right" && sn.conn != nil && sn.conn.member == s.Member && k.LastSeen.Kind != "ahead" && k.Cut == 0
+	withheld := !r.same && own && sn.alive && k.Password != "right" && sn.holds(s.Member) && k.LastSeen.Kind != "ahead" && k.Cut == 0
 	var socks [2]*raw
 	var items [2]item
 	for i, side := range r.sides {
@@ -105,9 +105,15 @@ func (r *runner) connect(s *Step) error {
 			return r.differ(where, err.Error(), items[0], "closed", items[1])
 		}
 		socks[1].close()
-		// A connect request with the id of a living session closes its connection on that member (protocol 1.3).
-		if own && sn.alive && items[0].what == "reply" && !withheld && sn.conn != nil && sn.conn.member == s.Member && r.same {
-			return r.awaitBoth(where, sn.conn)
+		// A connect request with the id of a living session closes its connections on that member (protocol 1.3).
+		if own && sn.alive && items[0].what == "reply" && r.same {
+			for _, c := range []*conn{sn.conn, sn.former} {
+				if c != nil && c.member == s.Member {
+					if err := r.awaitBoth(where, c); err != nil {
+						return err
+					}
+				}
+			}
 		}
 		return nil
 	}
@@ -143,6 +149,11 @@ func (r *runner) connect(s *Step) error {
 	sn.conn = c
 	r.m.conns = append(r.m.conns, c)
 	return nil
+}
+
+// holds tells whether the session has a connection to a member.
+func (sn *session) holds(member int) bool {
+	return sn.conn != nil && sn.conn.member == member || sn.former != nil && sn.former.member == member
 }
 
 // invalidSession is the answer to a session that cannot be resumed (protocol 14).

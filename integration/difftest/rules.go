@@ -173,6 +173,30 @@ var rules = []*rule{
 		},
 	},
 	{
+		name: "null-scheme", source: "protocol 9.4: a null scheme is -114",
+		zookeeper: "a null scheme in an ACL is -5 instead if another entry has the same permissions (asked with the empty scheme in its place)", kvd: "-114",
+		ask: func(x *exchange) (Request, bool) { return withoutNullScheme(x.req) },
+	},
+	{
+		name: "null-text", source: "protocol 3.3: a record with a null path is a marshalling error, and that is the first check",
+		zookeeper: "a null path, or a null id in an ACL, is refused when its turn in the order of checks has come, with the code of what was found first",
+		kvd:       "-5 at once",
+		apply: func(x *exchange) bool {
+			if x.zk.err == 0 || x.zk.err == -5 || x.zk.err == -6 || x.req.Op == opMulti || !hasNullText(x.req) {
+				return false
+			}
+			x.want = item{what: "reply", xid: x.zk.xid, zxid: x.zk.zxid, err: -5}
+			return true
+		},
+	},
+	{
+		name: "reconfig-unreadable", source: "protocol 15: neither release is followed where it is dangerous",
+		zookeeper: "a reconfig that cannot be read leaves a hole in the zxids, which hangs an ensemble (asked with a multi that cannot be read in its place)", kvd: "-5",
+		ask: func(x *exchange) (Request, bool) {
+			return Request{Op: opMulti, Xid: x.req.Xid, Sub: []Request{{Op: opExists, Path: ptr("/")}}}, x.req.Op == opReconfig && x.req.Cut > len(x.req.Extra)
+		},
+	},
+	{
 		name: "null-path-watched", source: "protocol 3.3: a null path is a marshalling error",
 		zookeeper: "addWatch accepts a null path, and can then not close the connection (asked with an unknown mode in its place)", kvd: "-5, no watch",
 		ask: func(x *exchange) (Request, bool) {
@@ -185,10 +209,11 @@ var rules = []*rule{
 		},
 	},
 	{
-		name: "malformed-multi-body", source: "protocol 3.2 and 3.6: an error reply has no body",
-		zookeeper: "a multi with a null path is -5 followed by the end mark of an empty list of results", kvd: "-5 without a body",
+		name: "multi-read-null-path", source: "protocol 3.2 and 3.6: an error reply has no body",
+		zookeeper: "a multiRead with a null path is -5 followed by the results before it", kvd: "-5 without a body",
 		apply: func(x *exchange) bool {
-			if x.req.Op != opMulti || x.zk.err != -5 || string(x.zk.rest) != "\xff\xff\xff\xff\x01\xff\xff\xff\xff" {
+			null := slices.ContainsFunc(x.req.Sub, func(s Request) bool { return s.Path == nil })
+			if x.req.Op != opMultiRead || x.zk.err != -5 || len(x.zk.rest) == 0 || !null {
 				return false
 			}
 			x.want.rest = nil
@@ -296,6 +321,38 @@ func oddText(x *exchange) bool {
 func stumbles(s Request) bool {
 	ttl := (s.Op == opCreate || s.Op == opCreate2 || s.Op == opCreateContainer) && (s.Flags == 5 || s.Flags == 6)
 	return ttl || s.Path == nil || slices.ContainsFunc(s.ACL, func(a ACL) bool { return a.Scheme != nil && a.ID == nil })
+}
+
+// withoutNullScheme replaces null schemes by empty ones, where another entry has the same permissions.
+func withoutNullScheme(r *Request) (Request, bool) {
+	out, hit := *r, false
+	out.ACL, out.Sub = slices.Clone(r.ACL), slices.Clone(r.Sub)
+	for i, a := range r.ACL {
+		for k, b := range r.ACL {
+			if a.Scheme == nil && i != k && a.Perms == b.Perms {
+				out.ACL[i].Scheme, hit = ptr(""), true
+			}
+		}
+	}
+	for i := range out.Sub {
+		s, h := withoutNullScheme(&out.Sub[i])
+		out.Sub[i], hit = s, hit || h
+	}
+	return out, hit
+}
+
+// hasNullText tells whether a request other than a multi has a null where a text must be.
+func hasNullText(r *Request) bool {
+	switch r.Op {
+	case opCreate, opCreate2, opCreateContainer, opCreateTTL, opSetACL:
+		if slices.ContainsFunc(r.ACL, func(a ACL) bool { return a.ID == nil }) {
+			return true
+		}
+	case opDelete, opSetData, opExists, opGetData, opGetACL, opGetChildren, opGetChildren2, opDescendants, opCheckWatches, opRemoveWatches:
+	default:
+		return false
+	}
+	return r.Path == nil
 }
 
 func badFlags(s Request) bool {

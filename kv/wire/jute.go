@@ -211,7 +211,8 @@ func (r *Reader) Strings(dst []string) []string {
 	return dst
 }
 
-// ACL reads a vector of ACL entries; the strings alias the frame. A null vector is nil, an empty one is not.
+// ACL reads a vector of ACL entries; the strings alias the frame. A null vector is nil, an empty one is not. A null
+// scheme is read as the empty one, which is as invalid (-114); a null id fails.
 func (r *Reader) ACL() []kv.ACL {
 	n := r.count(12)
 	if r.bad || n < 0 {
@@ -219,7 +220,9 @@ func (r *Reader) ACL() []kv.ACL {
 	}
 	acl := make([]kv.ACL, n)
 	for i := range acl {
-		acl[i] = kv.ACL{Perms: r.Int32(), Scheme: r.String(), ID: r.String()}
+		acl[i].Perms = r.Int32()
+		acl[i].Scheme, _ = r.NullString()
+		acl[i].ID = r.String()
 	}
 	if r.bad {
 		return nil

@@ -137,15 +137,19 @@ type ReadOp struct {
 }
 
 // DecodeMultiRead decodes a multiRead request into dst[:0]. writesOnly tells the case that ZooKeeper answers
-// with error -5 and the end of an empty list for a body.
+// with error -5 and the end of an empty list for a body: a list of writes that could be read to its end.
 func DecodeMultiRead(body []byte, dst []ReadOp) (_ []ReadOp, writesOnly bool, err error) {
 	r := NewReader(body)
 	dst = dst[:0]
+	writes := 0
 	for {
 		var h MultiHeader
 		h.DecodeFrom(&r)
-		if r.bad || h.Done {
+		switch {
+		case r.bad || h.Done && writes == 0:
 			return dst, false, r.Err()
+		case h.Done:
+			return dst, true, fmt.Errorf("%w: writes within a multiRead", ErrMarshalling)
 		}
 		switch h.Op {
 		case OpGetData, OpGetChildren:
@@ -153,12 +157,17 @@ func DecodeMultiRead(body []byte, dst []ReadOp) (_ []ReadOp, writesOnly bool, er
 			q.PathWatchRequest.DecodeFrom(&r)
 			dst = append(dst, q)
 		case OpCreate, OpCreate2, OpCreateContainer, OpCreateTTL, OpDelete, OpSetData, OpCheck:
-			return dst, len(dst) == 0, fmt.Errorf("%w: %v within a multiRead", ErrMarshalling, h.Op)
+			var q kv.Request
+			decodeWrite(&r, h.Op, &q)
+			writes++
 		default:
 			return dst, false, fmt.Errorf("%w: %v within a multiRead", ErrMarshalling, h.Op)
 		}
-		if r.bad {
+		switch {
+		case r.bad:
 			return dst, false, r.Err()
+		case writes > 0 && len(dst) > 0:
+			return dst, false, fmt.Errorf("%w: reads and writes within a multiRead", ErrMarshalling)
 		}
 	}
 }
