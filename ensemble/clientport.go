@@ -405,8 +405,7 @@ func (p *clientPort) touch(c *conn) {
 	p.touchMu.Unlock()
 }
 
-// touchAll touches every session that has a connection here, or had one until a moment ago and has another time-out than
-// it was created with: a leader that has just opened its term learns time-outs and owners from it, and gives everybody
+// touchAll touches every session that has a connection here, or was resumed here and lost it a moment ago: a leader that has just opened its term learns time-outs and owners from it, and gives everybody
 // a full time-out anyway.
 func (p *clientPort) touchAll() {
 	p.each(p.touch)
@@ -423,19 +422,20 @@ type agreement struct {
 	until int64 // tick
 }
 
-// remember keeps the time-out of a session whose connection ends, if it is not the one that is replicated.
+// remember keeps what was agreed on a connection that ends, if its session was resumed: a leader that comes knows only
+// what is replicated, the time-out of the session's creation.
 func (p *clientPort) remember(c *conn) {
 	id := c.sessionID()
 	if id == 0 || c.isLocal.Load() {
 		return
 	}
-	timeoutMs := c.timeoutMs.Load()
-	if s, open := p.tree.View().Session(id); !open || s.Timeout == timeoutMs {
+	timeoutMs, claim := c.timeoutMs.Load(), replica.Claim(c.claim.Load())
+	if _, open := p.tree.View().Session(id); !open || claim.Birth() {
 		return
 	}
 	p.touchMu.Lock()
 	defer p.touchMu.Unlock()
-	t := touchedSession{id, timeoutMs, replica.Claim(c.claim.Load())}
+	t := touchedSession{id, timeoutMs, claim}
 	if old, ok := p.agreed[id]; !ok || old.claim <= t.claim {
 		p.agreed[id] = agreement{t, p.clock.now() + timeoutTicks(timeoutMs)}
 	}

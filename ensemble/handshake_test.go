@@ -126,7 +126,7 @@ func TestSessionIDs(t *testing.T) {
 	zxid := kv.MakeZxid(1, 0)
 	chain := kv.ChainSeed()
 	for run, now := range []time.Time{start, start.Add(time.Minute), start, start.Add(-time.Hour), start.Add(time.Millisecond)} {
-		for _, member := range []MemberID{1, 2, 128, 254} {
+		for _, member := range []MemberID{1, 2, 128, 254, 255} {
 			ids := newSessionIDs(member, now)
 			ids.skip(tree.View())
 			for range 10 {
@@ -135,7 +135,7 @@ func TestSessionIDs(t *testing.T) {
 					t.Fatalf("run %d of member %d hands out %v, as did %s", run, member, id, who)
 				}
 				seen[id] = fmt.Sprintf("run %d of member %d", run, member)
-				if uint64(id)>>56 != uint64(member) || kv.Owner(id).Ephemeral() != id || !ids.handedOut(id) || ids.handedOut(id+1) {
+				if uint64(id)>>56 != uint64(member)%255 || kv.Owner(id).Ephemeral() != id || !ids.handedOut(id) || ids.handedOut(id+1) {
 					t.Fatalf("id %v of member %d", id, member)
 				}
 				zxid++

@@ -54,6 +54,9 @@ type sessionIDs struct {
 // newSessionIDs starts the ids of a run. The clock part moves by 2^24 a millisecond divided by 2^8, so a run
 // starts above every id that an earlier run can have handed out (65,536 new sessions a millisecond).
 func newSessionIDs(member MemberID, now time.Time) *sessionIDs {
+	if member == 255 {
+		member = 0 // its own byte marks nodes with a time to live, and nobody has number 0
+	}
 	first := int64(uint64(member)<<56 | uint64(now.UnixMilli()<<24)>>8)
 	return &sessionIDs{first: first, next: first}
 }

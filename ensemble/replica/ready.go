@@ -73,6 +73,9 @@ type Claim uint64
 // BirthClaim is the claim of the connection on which a session was created by the transaction z.
 func BirthClaim(z kv.Zxid) Claim { return Claim(z.Epoch()) << 32 }
 
+// Birth reports whether the claim is of a connection on which its session was created.
+func (c Claim) Birth() bool { return uint32(c) == 0 }
+
 // Validity is the leader's answer about a session.
 type Validity uint8
 
