@@ -3,6 +3,8 @@ package ensemble
 import (
 	"bytes"
 	"fmt"
+	"io"
+	"net"
 	"runtime"
 	"strings"
 	"testing"
@@ -382,4 +384,36 @@ func TestEventsAreFilteredByAccess(t *testing.T) {
 	})
 	owner.run(t, false, []step{{op: wire.OpSetData, rec: rSet("/hidden", "2"), want: "OK v2,1,0 len=1 kids=1"}})
 	other.run(t, false, []step{{op: wire.OpSync, rec: &wire.SyncRecord{Path: "/"}, want: "NodeDataChanged /hidden; OK /"}})
+}
+
+// What a connection has needed for a thousand requests at once it does not keep.
+func TestIdleConnectionsAreSmall(t *testing.T) {
+	_, addr := startSingle(t, nil)
+	const conns, each = 100, 1000
+	var batch []byte
+	for range each {
+		batch = append(batch, request(1, wire.OpExists, record(rRead("/a/node/that/is/not/there")))...)
+	}
+	dialRaw(t, addr).session() // what a first connection sets up
+	before := liveBytes()
+	answers := make([]byte, each*(4+wire.ReplyHeaderBytes))
+	for range conns {
+		nc, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer nc.Close()
+		_ = nc.SetDeadline(time.Now().Add(rawLimit))
+		hello := frame(record(&wire.ConnectRequest{TimeoutMs: 40_000, Password: make([]byte, 16)}))
+		if _, err := nc.Write(append(hello, batch...)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(nc, answers[:40]); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(nc, answers); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "the connections are small", func() bool { return int64(liveBytes())-int64(before) < conns*16<<10 })
 }

@@ -21,6 +21,8 @@ const (
 	gateTicks = int64(2 * time.Second / tick)
 	// janitorEvery is how often connections are looked at.
 	janitorEvery = 100 * time.Millisecond
+	// idleTicks is the silence after which a connection frees what it has kept for its next requests.
+	idleTicks = int64(time.Second / tick)
 	// expireEvery is how often, in turns of the janitor, local sessions are looked at.
 	expireEvery = 5
 	// drainLimit bounds the last replies at a shutdown.
@@ -488,6 +490,9 @@ func (p *clientPort) janitor() {
 
 func (p *clientPort) inspect(c *conn) {
 	now := p.clock.now()
+	if now-c.heard.Load() > idleTicks {
+		c.trimIdle()
+	}
 	if c.sessionID() == 0 {
 		switch {
 		case now-c.heard.Load() > int64(ticks(p.cfg.SessionlessTimeout)):

@@ -28,7 +28,8 @@ const (
 	maxReadBatch      = 128       // writes handed to the loop at once
 	flushBytes        = 64 << 10  // written at once; a longer reply is streamed (stream.go)
 	keepOutBytes      = 128 << 10 // a larger output buffer is not kept
-	keepEvents        = 1024      // nor a longer queue of events
+	keepEvents        = 128       // nor a longer queue of events
+	keepSlots         = 32        // nor more unused slots
 )
 
 // conn is one client connection: TCP or in-process.
@@ -90,7 +91,9 @@ type conn struct {
 	// ---- owned by whoever holds wmu (pump) ----
 	wmu  sync.Mutex
 	out  []byte
-	mark int // of the frame begun in out
+	box  *outBuffer // whose bytes out are; nil while there is nothing to write
+	mark int        // of the frame begun in out
+	trim bool       // something may have been kept since the last trim
 	// run: taken off the ring; run[:at] is answered. More than that is left only for the writer (handOver).
 	run          []*slot
 	at           int
@@ -244,6 +247,12 @@ func (c *conn) tryPump() bool {
 // that it may wait for the client; otherwise a long reply is left to the writer. wmu is held.
 func (c *conn) pump(patient bool) bool {
 	c.patient = patient
+	ok := c.pumpAll()
+	c.returnOut()
+	return ok
+}
+
+func (c *conn) pumpAll() bool {
 	for {
 		if !c.port.mayAnswer(c) {
 			return !c.isClosed() // reopening wakes the writer
@@ -269,6 +278,7 @@ func (c *conn) pump(patient bool) bool {
 		if len(c.run) == 0 && pings == 0 && (c.first == len(c.pending) || c.pending[c.first].Zxid > max(settled, c.lastZxid)) {
 			return true
 		}
+		c.borrowOut()
 		last, left := false, false
 		for c.at < len(c.run) && !last && !left {
 			s := c.run[c.at]
@@ -465,7 +475,12 @@ func (c *conn) recycle() {
 		c.held--
 		c.heldBytes -= s.cost
 		s.reset()
-		c.free = append(c.free, s)
+		if len(c.free) < keepSlots {
+			c.free = append(c.free, s)
+		} else {
+			s.conn = nil
+			spareSlots.Put(s)
+		}
 	}
 	c.cond.Broadcast()
 	c.mu.Unlock()
@@ -474,6 +489,57 @@ func (c *conn) recycle() {
 	rest := copy(c.run, c.run[c.at:])
 	clear(c.run[rest:])
 	c.run, c.at = c.run[:rest], 0
+}
+
+// outBuffer is a connection's output while it has some: buffers are as many as there are connections being answered, not
+// as there are connections.
+type outBuffer struct{ b []byte }
+
+var (
+	outBuffers = sync.Pool{New: func() any { return &outBuffer{make([]byte, 0, 4<<10)} }}
+	spareSlots = sync.Pool{New: func() any { return new(slot) }}
+)
+
+// borrowOut gets a buffer for c.out. wmu is held.
+func (c *conn) borrowOut() {
+	if c.box == nil {
+		c.box = outBuffers.Get().(*outBuffer)
+		c.out = c.box.b[:0]
+		c.trim = true
+	}
+}
+
+// returnOut gives it back; everything has been written, or the connection is over. wmu is held.
+func (c *conn) returnOut() {
+	if c.box == nil {
+		return
+	}
+	if c.out != nil { // flush drops one that has become large
+		c.box.b = c.out[:0]
+		outBuffers.Put(c.box)
+	}
+	c.out, c.box = nil, nil
+}
+
+// trimIdle frees what the connection has kept for its next requests. The janitor calls it when it has been silent for
+// a while: most connections of a large member are idle most of the time.
+func (c *conn) trimIdle() {
+	if !c.wmu.TryLock() {
+		return
+	}
+	defer c.wmu.Unlock()
+	if !c.trim {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ring.len() > 0 || len(c.run) > 0 || len(c.events) > 0 || c.first < len(c.pending) {
+		return
+	}
+	c.trim = false
+	c.ring, c.run, c.free = slotRing{}, nil, nil
+	c.events, c.pending, c.first = nil, nil, 0
+	c.names, c.reads = nil, nil
 }
 
 // closedByPeer reports whether a read error is an ordinary end.

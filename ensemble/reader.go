@@ -271,7 +271,7 @@ func (c *conn) newSlotLocked() *slot {
 		c.free = c.free[:n-1]
 		return s
 	}
-	return &slot{conn: c}
+	return spareSlots.Get().(*slot)
 }
 
 // submit hands the batched writes to the loop.

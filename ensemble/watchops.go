@@ -88,17 +88,9 @@ func (c *conn) answerSetWatches(s *slot) progress {
 		return broken
 	}
 	c.lastZxid = z
-	relative := kv.Zxid(max(since, 0))
 	ok := true
 	_, _ = wire.WalkWatches(s.op, s.body, func(list int, path string) bool { // was checked above
-		e, fire := kv.EventType(0), false
-		if since < 0 {
-			e, fire = changedSinceEver(s.view, kv.WatchList(list), path)
-		}
-		if !fire {
-			e, fire = c.port.tree.RearmAt(s.view, kv.WatchList(list), path, relative, c)
-		}
-		if fire {
+		if e, fire := c.rearm(s, kv.WatchList(list), path, since); fire {
 			c.out = wire.AppendEventFrame(c.out, -1, int32(e), path)
 			c.sent.Add(1)
 			ok = len(c.out) < flushBytes || c.flush()
@@ -115,19 +107,18 @@ func (c *conn) answerSetWatches(s *slot) progress {
 	return c.endReply()
 }
 
-// changedSinceEver is what a negative relative zxid means: every node that is there has changed since, also the built-in
-// ones, which no transaction has made.
-func changedSinceEver(v *kv.View, list kv.WatchList, path string) (kv.EventType, bool) {
-	if _, err := v.As(kv.AllCredentials).Exists(path); err != nil {
-		return 0, false
+// rearm carries out one entry of a setWatches. A client that says it has seen a negative zxid, as one that has seen nothing
+// may, is told of every node that is there: the built-in ones have been changed at zxid 0.
+func (c *conn) rearm(s *slot, list kv.WatchList, path string, since int64) (kv.EventType, bool) {
+	if since < 0 && (list == kv.ListData || list == kv.ListChild) {
+		if _, err := s.view.Exists(path); err == nil {
+			if list == kv.ListData {
+				return kv.EventNodeDataChanged, true
+			}
+			return kv.EventNodeChildrenChanged, true
+		}
 	}
-	switch list {
-	case kv.ListData:
-		return kv.EventNodeDataChanged, true
-	case kv.ListChild:
-		return kv.EventNodeChildrenChanged, true
-	}
-	return 0, false
+	return c.port.tree.RearmAt(s.view, list, path, kv.Zxid(max(since, 0)), c)
 }
 
 // maxSetWatchesInline is the length of a setWatches that the reader answers itself.

@@ -22,6 +22,10 @@ type ACL struct {
 	ID     string
 }
 
+// NullID stands for an id that the client sent as null, which no ACL of the tree has. An entry with it is malformed rather
+// than invalid, unless its scheme does not look at the id.
+const NullID = "\x00"
+
 // OpenACL is world:anyone with all permissions, the list nearly every node has.
 func OpenACL() []ACL { return []ACL{{PermAll, "world", "anyone"}} }
 
@@ -52,10 +56,7 @@ func (rules aclRules) normalizeACL(list []ACL, c Credentials) ([]ACL, Code) {
 		return nil, CodeInvalidACL
 	}
 	if len(list) == 1 && list[0].Scheme != schemeAuth {
-		if !rules.valid(list[0]) {
-			return nil, CodeInvalidACL
-		}
-		return list, CodeOK
+		return list, rules.check(list[0])
 	}
 	var seen map[ACL]struct{}
 	if len(list) > fewEntries {
@@ -83,9 +84,10 @@ func (rules aclRules) normalizeACL(list []ACL, c Credentials) ([]ACL, Code) {
 			if len(out) == before {
 				return nil, CodeInvalidACL
 			}
-		case !rules.valid(a):
-			return nil, CodeInvalidACL
 		default:
+			if code := rules.check(a); code != CodeOK {
+				return nil, code
+			}
 			out = append(out, a)
 		}
 	}
@@ -109,6 +111,17 @@ func (rules aclRules) authenticated(scheme string) bool {
 		return rules.sasl
 	}
 	return false
+}
+
+// check says what is wrong with an entry.
+func (rules aclRules) check(a ACL) Code {
+	switch {
+	case a.ID == NullID && (a.Scheme == "world" || a.Scheme == "ip" || rules.authenticated(a.Scheme)):
+		return CodeMarshallingError
+	case !rules.valid(a):
+		return CodeInvalidACL
+	}
+	return CodeOK
 }
 
 // valid checks the form of an entry. A scheme that the ensemble does not have is as invalid as an unknown one.

@@ -26,6 +26,7 @@ func PutFrameLength(dst []byte, mark, body int) {
 const (
 	minChunkBytes = 4 << 10  // what an idle connection costs
 	maxChunkBytes = 64 << 10 // what one read of a busy connection brings
+	minReadBytes  = 512      // less room is not worth a read
 )
 
 // FrameReader cuts a byte stream into frames. It reads as much as is there at once (one system call brings
@@ -42,7 +43,8 @@ type FrameReader struct {
 	buf        []byte
 	start, end int
 	keep       bool
-	chunkBytes int // size of the next chunk: doubles while reads fill it
+	chunkBytes int  // size of the next large chunk: doubles while reads fill it, halves when they do not
+	full       bool // the last read filled its chunk: there is more
 }
 
 // NewFrameReader returns a FrameReader that refuses bodies longer than limit bytes.
@@ -93,25 +95,26 @@ func (f *FrameReader) Peek(n int) ([]byte, error) {
 
 // Keep makes the frame that Next returned last (and every earlier one still in the buffer) belong to the
 // caller: its bytes are never written again. The memory is freed when the last keeper drops it; a chunk is
-// at most 64 KiB or one frame.
+// at most 64 KiB, or one frame that is larger.
 func (f *FrameReader) Keep() { f.keep = true }
 
 // fill reads until need bytes are unread.
 func (f *FrameReader) fill(need int) error {
 	for f.end-f.start < need {
-		if f.start == f.end && !f.keep {
-			f.start, f.end = 0, 0
-			if len(f.buf) > maxChunkBytes {
-				f.buf = nil // one large frame must not cost its size for the rest of the connection
-			}
+		if f.start == f.end && !f.full {
+			f.await()
 		}
 		if len(f.buf)-f.end == 0 || (len(f.buf)-f.start < need && f.start > 0) {
 			f.makeRoom(need)
 		}
 		n, err := f.src.Read(f.buf[f.end:])
 		f.end += n
-		if f.end == len(f.buf) && f.chunkBytes < maxChunkBytes {
+		f.full = f.end == len(f.buf)
+		switch size := len(f.buf); {
+		case f.full && f.chunkBytes < maxChunkBytes:
 			f.chunkBytes *= 2
+		case n < size/4 && size == f.chunkBytes && size > minChunkBytes:
+			f.chunkBytes /= 2
 		}
 		if n > 0 {
 			continue
@@ -125,6 +128,17 @@ func (f *FrameReader) fill(need int) error {
 		return err
 	}
 	return nil
+}
+
+// await prepares for a read that will probably wait: nothing is unread, and the last read took all that there was. One of
+// a server's many idle connections must not hold more than a small chunk, whatever it has read before.
+func (f *FrameReader) await() {
+	switch {
+	case !f.keep && len(f.buf) > 0 && len(f.buf) <= maxChunkBytes:
+		f.start, f.end = 0, 0
+	case len(f.buf) > minChunkBytes || len(f.buf)-f.end < minReadBytes:
+		f.buf, f.start, f.end, f.keep = make([]byte, minChunkBytes), 0, 0, false
+	}
 }
 
 // makeRoom leaves at least one byte free behind what is unread, and never more than twice of what has

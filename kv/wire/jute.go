@@ -62,6 +62,10 @@ func AppendACL(dst []byte, acl []kv.ACL) []byte {
 	for i := range acl {
 		dst = AppendInt32(dst, acl[i].Perms)
 		dst = AppendString(dst, acl[i].Scheme)
+		if acl[i].ID == kv.NullID {
+			dst = AppendInt32(dst, -1)
+			continue
+		}
 		dst = AppendString(dst, acl[i].ID)
 	}
 	return dst
@@ -212,7 +216,7 @@ func (r *Reader) Strings(dst []string) []string {
 }
 
 // ACL reads a vector of ACL entries; the strings alias the frame. A null vector is nil, an empty one is not. A null
-// scheme is read as the empty one, which is as invalid (-114); a null id fails.
+// scheme is an empty one, which nobody knows either; a null id is kv.NullID.
 func (r *Reader) ACL() []kv.ACL {
 	n := r.count(12)
 	if r.bad || n < 0 {
@@ -222,7 +226,11 @@ func (r *Reader) ACL() []kv.ACL {
 	for i := range acl {
 		acl[i].Perms = r.Int32()
 		acl[i].Scheme, _ = r.NullString()
-		acl[i].ID = r.String()
+		id, null := r.NullString()
+		if null {
+			id = kv.NullID
+		}
+		acl[i].ID = id
 	}
 	if r.bad {
 		return nil

@@ -137,19 +137,15 @@ type ReadOp struct {
 }
 
 // DecodeMultiRead decodes a multiRead request into dst[:0]. writesOnly tells the case that ZooKeeper answers
-// with error -5 and the end of an empty list for a body: a list of writes that could be read to its end.
+// with error -5 and the end of an empty list for a body: all operations are writes, as a multi has them.
 func DecodeMultiRead(body []byte, dst []ReadOp) (_ []ReadOp, writesOnly bool, err error) {
 	r := NewReader(body)
 	dst = dst[:0]
-	writes := 0
 	for {
 		var h MultiHeader
 		h.DecodeFrom(&r)
-		switch {
-		case r.bad || h.Done && writes == 0:
+		if r.bad || h.Done {
 			return dst, false, r.Err()
-		case h.Done:
-			return dst, true, fmt.Errorf("%w: writes within a multiRead", ErrMarshalling)
 		}
 		switch h.Op {
 		case OpGetData, OpGetChildren:
@@ -157,17 +153,17 @@ func DecodeMultiRead(body []byte, dst []ReadOp) (_ []ReadOp, writesOnly bool, er
 			q.PathWatchRequest.DecodeFrom(&r)
 			dst = append(dst, q)
 		case OpCreate, OpCreate2, OpCreateContainer, OpCreateTTL, OpDelete, OpSetData, OpCheck:
-			var q kv.Request
-			decodeWrite(&r, h.Op, &q)
-			writes++
+			if len(dst) == 0 {
+				writes := NewReader(body)
+				_, err := decodeMulti(&writes, nil)
+				writesOnly = err == nil
+			}
+			return dst, writesOnly, fmt.Errorf("%w: %v within a multiRead", ErrMarshalling, h.Op)
 		default:
 			return dst, false, fmt.Errorf("%w: %v within a multiRead", ErrMarshalling, h.Op)
 		}
-		switch {
-		case r.bad:
+		if r.bad {
 			return dst, false, r.Err()
-		case writes > 0 && len(dst) > 0:
-			return dst, false, fmt.Errorf("%w: reads and writes within a multiRead", ErrMarshalling)
 		}
 	}
 }
@@ -200,7 +196,7 @@ func decodeMulti(r *Reader, ops []kv.Request) ([]kv.Request, error) {
 			ops = ops[:len(ops)+1]
 		}
 		q := &ops[len(ops)-1]
-		decodeWrite(r, h.Op, q)
+		decodeWrite(r, h.Op, q, true)
 		if r.bad {
 			return ops, r.Err()
 		}

@@ -1,6 +1,10 @@
 package wire
 
-import "kvd/kv"
+import (
+	"slices"
+
+	"kvd/kv"
+)
 
 // DecodeRequest decodes the record of a write into req, which it overwrites; the slice of req.Ops is reused.
 // Strings and data alias body. The leader calls it on what any member's client sent, so req.Session is left
@@ -20,29 +24,51 @@ func DecodeRequest(op Op, body []byte, req *kv.Request) error {
 		req.Ops, err = decodeMulti(&r, ops)
 		return err
 	}
-	decodeWrite(&r, op, req)
+	decodeWrite(&r, op, req, false)
 	return r.Err()
 }
 
-// decodeWrite decodes one write that is not a multi. It is the one place that maps records to kv.Request.
-func decodeWrite(r *Reader, op Op, req *kv.Request) {
+// decodeWrite decodes one write that is not a multi. It is the one place that maps records to kv.Request. A null path or
+// null id of an ACL is refused where the checks come to it; within a multi it makes the whole request unreadable.
+func decodeWrite(r *Reader, op Op, req *kv.Request, within bool) {
 	ops := req.Ops
 	*req = kv.Request{Op: kv.Op(op), Ops: ops[:0]}
 	switch op {
-	case OpCreate, OpCreate2, OpCreateContainer:
-		req.Path, req.Data, req.ACL, req.Flags, req.TTL = r.String(), r.Buffer(), r.ACL(), r.Int32(), -1
-	case OpCreateTTL:
-		req.Path, req.Data, req.ACL, req.Flags, req.TTL = r.String(), r.Buffer(), r.ACL(), r.Int32(), r.Int64()
+	case OpCreate, OpCreate2, OpCreateContainer, OpCreateTTL:
+		path, null := r.NullString()
+		req.Path, req.Data, req.ACL, req.Flags, req.TTL = path, r.Buffer(), r.ACL(), r.Int32(), -1
+		if op == OpCreateTTL {
+			req.TTL = r.Int64()
+		}
+		if null && (within || validMode(op, req.Flags, req.TTL)) {
+			r.fail() // a mode that is none comes first and has a code of its own
+		}
 	case OpDelete, OpCheck:
 		req.Path, req.Version = r.String(), r.Int32()
 	case OpSetData:
-		req.Path, req.Data, req.Version = r.String(), r.Buffer(), r.Int32()
+		path, null := r.NullString() // refused like an empty one
+		req.Path, req.Data, req.Version = path, r.Buffer(), r.Int32()
+		if null && within {
+			r.fail()
+		}
 	case OpSetACL:
-		req.Path, req.ACL, req.Version = r.String(), r.ACL(), r.Int32()
+		req.Path, _ = r.NullString()
+		req.ACL, req.Version = r.ACL(), r.Int32()
 	case OpCloseSession:
 	default:
 		r.fail()
 	}
+	if within && slices.ContainsFunc(req.ACL, func(a kv.ACL) bool { return a.ID == kv.NullID }) {
+		r.fail()
+	}
+}
+
+// validMode reports whether flags and time to live of a create pass the checks that are made before the path is looked at.
+func validMode(op Op, flags int32, ttl int64) bool {
+	if withTTL := flags == kv.FlagTTL || flags == kv.FlagSequentialTTL; withTTL || op == OpCreateTTL {
+		return withTTL && op == OpCreateTTL && ttl > 0 && ttl <= kv.MaxTTL
+	}
+	return flags >= kv.FlagPersistent && flags <= kv.FlagContainer
 }
 
 // AppendRequest appends the record of a write: the inverse of DecodeRequest.
