@@ -178,11 +178,11 @@ var rules = []*rule{
 		ask: func(x *exchange) (Request, bool) { return withoutNullScheme(x.req) },
 	},
 	{
-		name: "null-text", source: "protocol 3.3: a record with a null path is a marshalling error, and that is the first check",
-		zookeeper: "a null path, or a null id in an ACL, is refused when its turn in the order of checks has come, with the code of what was found first",
-		kvd:       "-5 at once",
+		name: "null-path-of-a-watch", source: "protocol 3.3: a record with a null path is a marshalling error, and that is the first check",
+		zookeeper: "checkWatches and removeWatches of one kind of watch at a null path find none (-121)",
+		kvd:       "-5, as for every kind",
 		apply: func(x *exchange) bool {
-			if x.zk.err == 0 || x.zk.err == -5 || x.zk.err == -6 || x.req.Op == opMulti || !hasNullText(x.req) {
+			if x.zk.err == 0 || x.zk.err == -5 || x.zk.err == -6 || x.req.Op != opCheckWatches && x.req.Op != opRemoveWatches || !hasNullText(x.req) {
 				return false
 			}
 			x.want = item{what: "reply", xid: x.zk.xid, zxid: x.zk.zxid, err: -5}
