@@ -26,7 +26,17 @@ func main() {
 	against := flag.String("against", "kvd", "kvd, or zookeeper: ZooKeeper against itself")
 	keep := flag.String("keep", "", "write the shortest differing sequence to this `file`")
 	going := flag.Bool("keep-going", false, "go on with the next seed after a difference, without shrinking it")
+	spoil := flag.String("spoil", "", "error, event or stat: spoil one of them on the way from kvd; the run must notice it")
+	skip := flag.Int("spoil-skip", 0, "let so many through before")
+	write := flag.Bool("write-divergence", false, "write the generated part of docs/divergence.md and exit")
 	flag.Parse()
+	if *write {
+		if err := writeDivergence("docs/divergence.md"); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	o := options{steps: *steps, trace: *trace, same: *against == "zookeeper", keep: *keep, replay: *replay, going: *going, noShrink: *going}
@@ -47,7 +57,21 @@ func main() {
 		o.shapes = []int{1, 3}
 	}
 	o.print = func(format string, args ...any) { fmt.Printf(format+"\n", args...) }
-	if err := compare(ctx, o); err != nil {
+	var p *spoiler
+	if *spoil != "" {
+		if p, err = newSpoiler(*spoil, *skip); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(2)
+		}
+		o.front, o.noShrink = p.front, true
+	}
+	err = compare(ctx, o)
+	if p != nil {
+		if err = p.verdict(err); err == nil {
+			fmt.Printf("the spoiled %s was noticed\n", *spoil)
+		}
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

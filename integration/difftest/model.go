@@ -243,8 +243,12 @@ func (m *model) apply(c *conn, r *Request, reply *item) []change {
 				path = f.text
 			}
 			s := r.Sub[i]
-			if s.Op == opCreateTTL && s.Flags != 5 && s.Flags != 6 {
-				s.Op = opCreate // which is what a multi makes of it
+			// In a multi the flags decide what a create is (protocol 15 leaves it to the judge).
+			switch s.Op {
+			case opCreate, opCreate2, opCreateContainer, opCreateTTL:
+				if s.Flags < 4 {
+					s.Op = opCreate
+				}
 			}
 			all = append(all, m.write(c, &s, path, reply.zxid)...)
 		}

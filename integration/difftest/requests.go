@@ -36,7 +36,7 @@ func (r *runner) requests(s *Step) error {
 	asked := make([]Request, len(s.Requests))
 	for i := range s.Requests {
 		q := &s.Requests[i]
-		x := &exchange{m: r.m, c: c, req: q, asked: *q, ensemble: r.ensemble(), zxids: r.cmp.zxids}
+		x := &exchange{m: r.m, c: c, req: q, asked: *q, ensemble: r.ensemble(), stale: s.Stale, zxids: r.cmp.zxids}
 		x.before = r.cmp.zxids.newestOurs()
 		x.since[0], x.since[1] = r.cmp.zxids.resolve(q.Since)
 		for _, rule := range rules {
@@ -197,36 +197,41 @@ func (r *runner) split(s *Step, c *conn, out [2][]byte) (bool, error) {
 	return false, nil
 }
 
-// gather reads the replies of a batch. A sync that a follower of ZooKeeper holds back is released by a write.
+// gather reads the replies of a batch. A follower of ZooKeeper may hold an answer: another request at that member
+// releases it, a sync only a write.
 func (r *runner) gather(i int, c *conn, xs []*exchange) ([][]byte, error) {
-	hasSync := slices.ContainsFunc(xs, func(x *exchange) bool { return x.req.Op == opSync })
-	if !hasSync || !r.ensemble() || i == 1 && !r.same {
+	if !r.ensemble() || i == 1 && !r.same {
 		return c.sides[i].collect(len(xs), patience)
 	}
+	hasSync := slices.ContainsFunc(xs, func(x *exchange) bool { return x.req.Op == opSync })
+	side := r.sides[i]
 	var all [][]byte
-	replies := 0
-	for try := 0; replies < len(xs); try++ {
-		frames, err := c.sides[i].collect(len(xs)-replies, 100*time.Millisecond)
-		all = append(all, frames...)
-		for _, b := range frames {
+	for try := 1; ; try++ {
+		replies := 0
+		for _, b := range all {
 			if !isEvent(b) {
 				replies++
 			}
 		}
-		if err == nil || !errors.Is(err, errSilent) || try > 100 {
+		frames, err := c.sides[i].collect(len(xs)-replies, 150*time.Millisecond)
+		all = append(all, frames...)
+		if err == nil || !errors.Is(err, errSilent) || try > 130 {
 			return all, err
 		}
-		a, err := r.sides[i].admins[0].do(Request{Op: opDelete, Path: ptr("/-barrier-/x"), Version: -1})
+		q := Request{Op: opExists, Path: ptr("/-barrier-")}
+		if hasSync {
+			q = Request{Op: opDelete, Path: ptr("/-barrier-/x"), Version: -1}
+		}
+		a, err := side.admins[c.member%len(side.admins)].do(q)
 		if err != nil {
 			return all, err
 		}
 		for _, x := range xs {
-			if x.req.Op == opSync && i == 0 {
+			if hasSync && x.req.Op == opSync && i == 0 {
 				x.nudges = append(x.nudges, a.zxid)
 			}
 		}
 	}
-	return all, nil
 }
 
 // pendingEvents are the events of a batch for connections other than the one that sent it.
@@ -264,6 +269,14 @@ func (r *runner) exchange(x *exchange, q Request, pending *pendingEvents) error 
 	where := fmt.Sprintf("session %d, %v", c.slot, q)
 	theirEvents, theirs := c.until(0)
 	ourEvents, ours := c.until(1)
+	if theirs != nil && ours == nil && x.movedWrite(theirs) && len(theirEvents) == 0 && len(ourEvents) == 0 && !r.same {
+		if err := awaitClose(c.sides[1]); err != nil {
+			return r.differ(where, err.Error(), theirs, "closed", "open")
+		}
+		c.sides[0].close()
+		r.hits["moved-session-write"]++
+		return nil
+	}
 	if theirs == nil {
 		// Closed without an answer.
 		if len(theirEvents) > 0 {

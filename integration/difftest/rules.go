@@ -18,6 +18,7 @@ type exchange struct {
 	asked    Request // what was sent to ZooKeeper, if not the request itself
 	since    [2]int64
 	ensemble bool
+	stale    bool // over a connection that the session has left for another member
 	zk       item
 	want     item
 	closes   bool // kvd closes the connection after its answer, though ZooKeeper does not
@@ -69,6 +70,14 @@ var rules = []*rule{
 		apply: func(x *exchange) bool {
 			if x.req.Op != opCheckWatches && x.req.Op != opRemoveWatches {
 				return false
+			}
+			if x.zk.err != 0 && x.zk.err != -121 && !strings.HasPrefix(x.req.path(), "/") && x.req.Path != nil && x.zk.err == -5 && x.req.Mode >= 1 && x.req.Mode <= 3 && x.req.Cut <= len(x.req.Extra) {
+				// Looking for the parents of such a path fails, if there is any recursive watch.
+				x.want.err = -121
+				if x.m.new.holds(x.req.path(), x.req.Mode, x.c) {
+					x.want.err = 0
+				}
+				return true
 			}
 			if x.zk.err != 0 && x.zk.err != -121 && (x.zk.err != -5 || x.req.Mode != 4 && x.req.Mode != 5 || x.req.Path == nil || x.req.Cut > len(x.req.Extra)) {
 				return false
@@ -178,14 +187,13 @@ var rules = []*rule{
 		ask: func(x *exchange) (Request, bool) { return withoutNullScheme(x.req) },
 	},
 	{
-		name: "null-path-of-a-watch", source: "protocol 3.3: a record with a null path is a marshalling error, and that is the first check",
-		zookeeper: "checkWatches and removeWatches of one kind of watch at a null path find none (-121)",
-		kvd:       "-5, as for every kind",
+		name: "null-path-of-a-watch", source: "protocol 3.3: a null path is a marshalling error",
+		zookeeper: "checkWatches and removeWatches with a null path are -121", kvd: "-5",
 		apply: func(x *exchange) bool {
-			if x.zk.err == 0 || x.zk.err == -5 || x.zk.err == -6 || x.req.Op != opCheckWatches && x.req.Op != opRemoveWatches || !hasNullText(x.req) {
+			if x.req.Op != opCheckWatches && x.req.Op != opRemoveWatches || x.req.Path != nil || x.zk.err != -121 {
 				return false
 			}
-			x.want = item{what: "reply", xid: x.zk.xid, zxid: x.zk.zxid, err: -5}
+			x.want.err = -5
 			return true
 		},
 	},
@@ -252,6 +260,16 @@ var rules = []*rule{
 	{
 		name: "own-lines", source: "protocol 10.2: a reader finds its lines by their names",
 		zookeeper: "srvr ends with the node count", kvd: "lines of its own follow, with the member's version, id, process, role, leader, epoch, health and digest",
+		model: true,
+	},
+	{
+		name: "watch-on-empty-path", source: "protocol 3.2: the tree keeps the empty path as another name of the root",
+		zookeeper: "a watch set on the empty path never fires", kvd: "it is a watch on the root",
+		model: true,
+	},
+	{
+		name: "moved-session-write", source: "protocol 3.3 and 7.1: a write on the connection that a session has left closes it",
+		zookeeper: "a write that cannot be read, or has bad flags or a bad TTL, is answered -5, -6 or -8 before the session is looked at", kvd: "the connection is closed without an answer, as for every write",
 		model: true,
 	},
 	{
@@ -341,18 +359,14 @@ func withoutNullScheme(r *Request) (Request, bool) {
 	return out, hit
 }
 
-// hasNullText tells whether a request other than a multi has a null where a text must be.
-func hasNullText(r *Request) bool {
-	switch r.Op {
-	case opCreate, opCreate2, opCreateContainer, opCreateTTL, opSetACL:
-		if slices.ContainsFunc(r.ACL, func(a ACL) bool { return a.ID == nil }) {
-			return true
-		}
-	case opDelete, opSetData, opExists, opGetData, opGetACL, opGetChildren, opGetChildren2, opDescendants, opCheckWatches, opRemoveWatches:
-	default:
-		return false
+// movedWrite tells whether an answer to a write on an abandoned connection is one that ZooKeeper gives before it looks
+// at the session.
+func (x *exchange) movedWrite(zk *item) bool {
+	switch x.req.Op {
+	case opCreate, opCreate2, opCreateContainer, opCreateTTL, opDelete, opSetData, opSetACL, opMulti:
+		return x.stale && (zk.err == -5 || zk.err == -6 && zk.zxid != -1 || zk.err == -8)
 	}
-	return r.Path == nil
+	return false
 }
 
 func badFlags(s Request) bool {

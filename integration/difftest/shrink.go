@@ -87,12 +87,12 @@ func (o options) failed(ctx context.Context, p *pair, r *runner, steps []Step, e
 	fmt.Fprintf(&b, "%v\n    in: %v\nreplay: go run ./integration/difftest --seed %d --steps %d --members %d --trace\n",
 		d, steps[len(steps)-1], r.seed, len(steps), len(p.sides[0].addrs))
 	if o.noShrink {
-		return errors.New(b.String())
+		return reported{d, b.String()}
 	}
 	short, sd := shrink(ctx, p, r.seed, steps)
 	if sd == nil {
 		b.WriteString("it did not show again when the sequence was run a second time\n")
-		return errors.New(b.String())
+		return reported{d, b.String()}
 	}
 	fmt.Fprintf(&b, "shortest sequence, %d steps:\n", len(short))
 	for i, s := range short {
@@ -109,8 +109,17 @@ func (o options) failed(ctx context.Context, p *pair, r *runner, steps []Step, e
 		}
 		fmt.Fprintf(&b, "replay: go run ./integration/difftest --members %d --replay %s\n", len(p.sides[0].addrs), o.keep)
 	}
-	return errors.New(b.String())
+	return reported{d, b.String()}
 }
+
+// reported is a difference with all that is to be said of it.
+type reported struct {
+	d    *difference
+	text string
+}
+
+func (r reported) Error() string { return r.text }
+func (r reported) Unwrap() error { return r.d }
 
 // saved is a sequence in a file.
 type saved struct {

@@ -44,7 +44,17 @@ func (s *watchState) addData(path string, c *conn, mode int) {
 	s.add(s.data, path, c, mode)
 }
 
+// key is the path that a watch is kept by: the root has two names, and in 3.8 a watch on "" is one that never fires (rule
+// watch-on-empty-path).
+func (s *watchState) key(path string) string {
+	if s.old {
+		return path
+	}
+	return builtinKey(path)
+}
+
 func (s *watchState) add(t watchTable, path string, c *conn, mode int) {
+	path = s.key(path)
 	if t[path] == nil {
 		t[path] = map[*conn]int{}
 	}
@@ -145,12 +155,14 @@ func (s *watchState) removable(typ int32) (data, child int) {
 
 // holds answers checkWatches. A persistent watch is one of both tables.
 func (s *watchState) holds(path string, typ int32, c *conn) bool {
+	path = s.key(path)
 	data, child := s.removable(typ)
 	return s.data[path][c]&data != 0 || s.child[path][c]&child != 0
 }
 
 // remove answers removeWatches.
 func (s *watchState) remove(path string, typ int32, c *conn) bool {
+	path = s.key(path)
 	data, child := s.removable(typ)
 	a := s.data.drop(path, c, data)
 	b := s.child.drop(path, c, child)

@@ -88,6 +88,9 @@ func (r *runner) watchWord(s *watchState, w string, member int) string {
 	for p, m := range s.data {
 		for c := range m {
 			if c.member == member {
+				if s.old {
+					p = string([]rune(p)) // Java has replaced what was not UTF-8
+				}
 				byConn[name(c)] = append(byConn[name(c)], p)
 				byPath[p] = append(byPath[p], name(c))
 				total++
