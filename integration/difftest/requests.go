@@ -43,7 +43,9 @@ func (r *runner) requests(s *Step) error {
 			if rule.ask == nil || r.same && rule.name == "ipv6-acl" {
 				continue
 			}
-			if q, ok := rule.ask(x); ok {
+			y := *x
+			y.req = &x.asked
+			if q, ok := rule.ask(&y); ok {
 				x.asked = q
 				r.hits[rule.name]++
 			}

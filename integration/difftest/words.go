@@ -163,7 +163,7 @@ func (r *runner) normalWord(side int, w string, member int, t string) string {
 	case "wchc", "wchp":
 		// Groups and their members are sets.
 		var groups []string
-		for _, g := range strings.Split(strings.TrimSpace(strings.ReplaceAll(t, "\n\t", "\x02\x02\t")), "\n") {
+		for _, g := range strings.Split(strings.Trim(strings.ReplaceAll(t, "\n\t", "\x02\x02\t"), "\n"), "\n") {
 			parts := strings.Split(sessionText.ReplaceAllStringFunc(g, name), "\x02\x02")
 			if len(parts) > 1 {
 				slices.Sort(parts[1:])
