@@ -46,6 +46,9 @@ const (
 // results up to them. So there is no event after a reply that shows it, none before the reply that set its
 // watch, and none that a following read would contradict. The zxids of replies never fall.
 //
+// A write waits until everything before it that touches watches has been answered: its own changes then meet the watches
+// that the client thinks it has.
+//
 // A read takes its view when it is decoded if nothing is outstanding before it, else it is marked to use the view
 // of the write (or sync) before it: never the state of an own later write.
 //
@@ -117,6 +120,7 @@ type conn struct {
 	// tail is the newest write or sync without a result, nil if none: what a read must queue behind.
 	tail       *slot
 	openSync   *slot // the newest sync without a result
+	watching   int   // slots that touch watches, among those held
 	events     []kv.Event
 	eventBytes int64
 	pings      int
@@ -474,6 +478,9 @@ func (c *conn) recycle() {
 		c.stats.noteSlot(s, c.lastZxid, now)
 		c.held--
 		c.heldBytes -= s.cost
+		if s.watching {
+			c.watching--
+		}
 		s.reset()
 		if len(c.free) < keepSlots {
 			c.free = append(c.free, s)

@@ -116,7 +116,7 @@ func (c *conn) handle(frame []byte) bool {
 		}
 		return c.handleAuth(h, body)
 	case wire.ClassRead:
-		s.kind = slotRead
+		s.kind, s.watching = slotRead, wire.TouchesWatches(h.Op, body)
 	case wire.ClassWrite:
 		s.kind = slotWrite
 		if l := c.ownLocal(); l != nil {
@@ -217,7 +217,8 @@ func (c *conn) enqueue(q slot) bool {
 		}
 	case slotWrite:
 		// Reads behind a sync see the state at which it was confirmed; this write must not be in it.
-		if c.openSync != nil && !c.waitLocked(func() bool { return c.openSync == nil }) {
+		// And what sets or takes away watches does it before the changes of this write, as the client sent them.
+		if (c.openSync != nil || c.watching > 0) && !c.waitLocked(func() bool { return c.openSync == nil && c.watching == 0 }) {
 			return false
 		}
 	case slotSync:
@@ -237,6 +238,9 @@ func (c *conn) enqueue(q slot) bool {
 	c.ring.push(s)
 	c.held++
 	c.heldBytes += s.cost
+	if s.watching {
+		c.watching++
+	}
 	switch s.kind {
 	case slotWrite:
 		c.tail = s

@@ -26,14 +26,16 @@ const (
 // Its reader fills it and puts it into the connection's ring; slots with a token are also known to the
 // intake until their result arrives. Fields below the line change under conn.mu.
 type slot struct {
-	conn    *conn
-	kind    slotKind
-	last    bool // the connection ends after this reply
-	op      wire.Op
-	xid     int32
-	token   uint64
-	session kv.SessionID
-	body    []byte // request record, of the frame
+	conn *conn
+	kind slotKind
+	last bool // the connection ends after this reply
+	// watching: it sets, asks for or takes away watches.
+	watching bool
+	op       wire.Op
+	xid      int32
+	token    uint64
+	session  kv.SessionID
+	body     []byte // request record, of the frame
 	// auth are the credentials of the connection when the request was decoded; local says that its session is known to
 	// this member alone (localsession.go).
 	auth   kv.Credentials

@@ -292,3 +292,43 @@ func TestOldConnectionOfAMovedSession(t *testing.T) {
 		moved.wantReply(5, kv.CodeOK)
 	}
 }
+
+// Requests of one connection that touch watches, and its writes behind them, all in one segment: the writes meet the
+// watches as they are at their place.
+func TestWritesMeetTheWatchesBeforeThem(t *testing.T) {
+	_, addr := startSingle(t, nil)
+	k := talk(t, addr)
+	k.run(t, false, []step{{op: wire.OpCreate, rec: rCreate("/p", "", 0), want: "OK /p"}})
+	type part struct {
+		op   wire.Op
+		rec  wire.Record
+		want string
+	}
+	for round := range 50 {
+		var b []byte
+		parts := []part{
+			{wire.OpAddWatch, rKind("/p", 1), "OK 0"},
+			{wire.OpCreate, rCreate("/p/x", "", 0), "NodeCreated /p/x; OK /p/x"},
+			{wire.OpSetData, rSet("/p/x", "1"), "NodeDataChanged /p/x; OK v1,0,0 len=1 kids=0"},
+			{wire.OpRemoveWatches, rKind("/p", 3), "OK"},
+			{wire.OpSetData, rSet("/p/x", "22"), "OK v2,0,0 len=2 kids=0"},
+			{wire.OpGetChildren, rWatch("/p"), "OK [x]"},
+			{wire.OpExists, rWatch("/p/x"), "OK v2,0,0 len=2 kids=0"},
+			{wire.OpDelete, rDelete("/p/x"), "NodeDeleted /p/x; NodeChildrenChanged /p; OK"},
+			{wire.OpCheckWatches, rKind("/p", 3), "-121"},
+		}
+		first := k.xid
+		for i, p := range parts {
+			b = append(b, request(first+int32(i)+1, p.op, record(p.rec))...)
+		}
+		cut := round * len(b) / 50
+		k.send(b[:cut])
+		k.send(b[cut:])
+		for _, p := range parts {
+			k.xid++
+			if got := k.hear(p.op); got != p.want {
+				t.Fatalf("round %d, %v: got %s, want %s", round, p.op, got, p.want)
+			}
+		}
+	}
+}

@@ -185,7 +185,10 @@ func (g *generator) request() Request {
 		}
 	default:
 		r = g.op(OpCreate, OpCreate, OpCreate2, OpCreateContainer, OpCreateTTL, OpDelete, OpDelete, OpDelete, OpDelete, OpSetData,
-			OpSetData, OpSetACL)
+			OpSetData, OpSetACL, OpSetACL)
+		if r.Op == OpSetACL && g.IntN(2) == 0 { // a list, and right behind it somebody whom it concerns
+			g.prelude = append(g.prelude, Request{Op: OpSetData, Session: id, Auth: g.credentials(), Path: r.Path, Version: -1})
+		}
 	}
 	r.Session, r.Auth = id, g.credentials()
 	switch g.IntN(20) {
@@ -240,6 +243,9 @@ func runHistory(t *testing.T, seed uint64, steps int, codes *[200]int) bool {
 		for _, name := range []string{"zookeeper_limits", "zookeeper_stats"} {
 			g.prelude = append(g.prelude, Request{Op: OpCreate, Path: "/zookeeper/quota/a/" + name, ACL: OpenACL(),
 				Data: []byte("count=9,bytes=-1=;byteHardLimit=500;countHardLimit=2")})
+		}
+		for _, p := range []string{"/a", "/a/a", "/a/b", "/a/long"} {
+			g.prelude = append(g.prelude, Request{Op: OpCreate, Path: p, ACL: OpenACL()})
 		}
 	}
 	tree := NewTree(nil)

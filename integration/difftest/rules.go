@@ -182,9 +182,9 @@ var rules = []*rule{
 		},
 	},
 	{
-		name: "null-scheme", source: "protocol 9.4: a null scheme is -114",
-		zookeeper: "a null scheme in an ACL is -5 instead if another entry has the same permissions (asked with the empty scheme in its place)", kvd: "-114",
-		ask: func(x *exchange) (Request, bool) { return withoutNullScheme(x.req) },
+		name: "null-in-acl", source: "protocol 9.4: a null scheme is -114",
+		zookeeper: "an entry with a null scheme or id is -5 already while double entries are dropped, if it has the permissions of another entry (asked with other permissions in their place)", kvd: "the entry is refused in its turn: -114 for a null scheme, -5 for a null id",
+		ask: func(x *exchange) (Request, bool) { return distinctNulls(x.req) },
 	},
 	{
 		name: "null-path-of-a-watch", source: "protocol 3.3: a null path is a marshalling error",
@@ -217,11 +217,11 @@ var rules = []*rule{
 		},
 	},
 	{
-		name: "multi-read-null-path", source: "protocol 3.2 and 3.6: an error reply has no body",
-		zookeeper: "a multiRead with a null path is -5 followed by the results before it", kvd: "-5 without a body",
+		name: "multi-read-unreadable", source: "protocol 3.2 and 3.6: an error reply has no body",
+		zookeeper: "a multiRead with a null path or bad create flags is -5 followed by the results before it, or by the end mark", kvd: "-5 without a body",
 		apply: func(x *exchange) bool {
-			null := slices.ContainsFunc(x.req.Sub, func(s Request) bool { return s.Path == nil })
-			if x.req.Op != opMultiRead || x.zk.err != -5 || len(x.zk.rest) == 0 || !null {
+			odd := slices.ContainsFunc(x.req.Sub, func(s Request) bool { return s.Path == nil || badFlags(s) })
+			if x.req.Op != opMultiRead || x.zk.err != -5 || len(x.zk.rest) == 0 || !odd {
 				return false
 			}
 			x.want.rest = nil
@@ -341,19 +341,19 @@ func stumbles(s Request) bool {
 	return ttl || s.Path == nil || slices.ContainsFunc(s.ACL, func(a ACL) bool { return a.Scheme != nil && a.ID == nil })
 }
 
-// withoutNullScheme replaces null schemes by empty ones, where another entry has the same permissions.
-func withoutNullScheme(r *Request) (Request, bool) {
+// distinctNulls gives entries with a null permissions of their own, where another entry has the same.
+func distinctNulls(r *Request) (Request, bool) {
 	out, hit := *r, false
 	out.ACL, out.Sub = slices.Clone(r.ACL), slices.Clone(r.Sub)
 	for i, a := range r.ACL {
 		for k, b := range r.ACL {
-			if a.Scheme == nil && i != k && a.Perms == b.Perms {
-				out.ACL[i].Scheme, hit = ptr(""), true
+			if (a.Scheme == nil || a.ID == nil) && i != k && a.Perms == b.Perms {
+				out.ACL[i].Perms, hit = int32(1<<20+i), true
 			}
 		}
 	}
 	for i := range out.Sub {
-		s, h := withoutNullScheme(&out.Sub[i])
+		s, h := distinctNulls(&out.Sub[i])
 		out.Sub[i], hit = s, hit || h
 	}
 	return out, hit

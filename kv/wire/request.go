@@ -138,3 +138,17 @@ const (
 	MaxReplyGrowth = 4
 	ReplySlack     = 128
 )
+
+// TouchesWatches reports whether a read sets, asks for or takes away watches. A record that does not parse does not.
+func TouchesWatches(op Op, body []byte) bool {
+	switch op {
+	case OpExists, OpGetData, OpGetChildren, OpGetChildren2:
+		var q PathWatchRequest
+		r := NewReader(body)
+		q.DecodeFrom(&r)
+		return q.Watch
+	case OpAddWatch, OpCheckWatches, OpRemoveWatches, OpSetWatches, OpSetWatches2:
+		return true
+	}
+	return false
+}
