@@ -35,6 +35,37 @@ func checkRecord(t *testing.T, body []byte, mk func() Record) {
 	}
 }
 
+// checkWalk compares the walk over a setWatches with its record.
+func checkWalk(t *testing.T, op Op, body []byte) {
+	t.Helper()
+	var q SetWatches2Request
+	var err error
+	if op == OpSetWatches {
+		err = Decode(body, &q.SetWatchesRequest)
+	} else {
+		err = Decode(body, &q)
+	}
+	if _, walkErr := WalkWatches(op, body, nil); (walkErr != nil) != (err != nil) {
+		t.Fatalf("%v: the walk says %v, the record %v", op, walkErr, err)
+	}
+	if err != nil {
+		return
+	}
+	lists := [5][]string{}
+	relative, _ := WalkWatches(op, body, func(list int, path string) bool {
+		lists[list] = append(lists[list], path)
+		return true
+	})
+	for i, want := range [][]string{q.Data, q.Exist, q.Child, q.Persistent, q.Recursive} {
+		if !slices.Equal(lists[i], want) {
+			t.Fatalf("%v: list %d is %q, want %q", op, i, lists[i], want)
+		}
+	}
+	if relative != q.Relative {
+		t.Fatalf("relative zxid %d, want %d", relative, q.Relative)
+	}
+}
+
 func sortedOps() []Op {
 	var ops []Op
 	for op := range opTable {
@@ -52,11 +83,17 @@ func FuzzRecords(f *testing.F) {
 		}
 	}
 	f.Add(int32(OpCreate), (&CreateRequest{"/a", nil, []kv.ACL{{Perms: 31, Scheme: "world", ID: "anyone"}}, 2}).AppendTo(nil))
+	f.Add(int32(OpSetWatches2), (&SetWatches2Request{SetWatchesRequest{7, []string{"/a"}, []string{""}, nil}, []string{"/p"}, []string{"/r", "/s"}}).AppendTo(nil))
 	f.Add(int32(OpSetWatches), (&SetWatchesRequest{7, []string{"/a", "/b"}, nil, []string{""}}).AppendTo(nil))
 	f.Fuzz(func(t *testing.T, op int32, body []byte) {
 		if rec := Op(op).NewRequest(); rec != nil {
 			checkRecord(t, body, Op(op).NewRequest)
 			checkRecord(t, body, Op(op).NewResponse)
+		}
+		checkWalk(t, OpSetWatches, body)
+		checkWalk(t, OpSetWatches2, body)
+		if q := new(PathWatchRequest); Decode(body, q) == nil && TouchesWatches(OpGetData, body) != q.Watch {
+			t.Fatalf("TouchesWatches says %v of %+v", !q.Watch, q)
 		}
 		checkRecord(t, body, func() Record { return new(RequestHeader) })
 		checkRecord(t, body, func() Record { return new(ReplyHeader) })
@@ -74,11 +111,20 @@ func FuzzRequest(f *testing.F) {
 	f.Add(int32(OpMulti), AppendMultiEnd(nil))
 	f.Add(int32(OpSetData), (&SetDataRequest{"/a", []byte("x"), 4}).AppendTo(nil))
 	f.Add(int32(OpSetACL), (&SetACLRequest{"/a", acl, 4}).AppendTo(nil))
+	f.Add(int32(OpSetACL), (&SetACLRequest{"/a", []kv.ACL{{Perms: 1, Scheme: "world", ID: kv.NullID}}, 4}).AppendTo(nil))
+	var sets []byte
+	for range 20 {
+		sets = AppendMultiOp(sets, OpSetData, &SetDataRequest{"/", nil, -1})
+	}
+	f.Add(int32(OpMulti), AppendMultiEnd(sets))
 	f.Fuzz(func(t *testing.T, op int32, body []byte) {
 		// A slice with old contents must not shine through.
 		req := kv.Request{Path: "old", Data: []byte("old"), Ops: []kv.Request{{Path: "old", ACL: acl, Data: []byte("old")}}}
 		if DecodeRequest(Op(op), body, &req) != nil {
 			return
+		}
+		if n := ReplyBound(Op(op), body); n > MaxReplyGrowth*len(body)+ReplySlack {
+			t.Fatalf("%d bytes may be answered with %d", len(body), n)
 		}
 		one := AppendRequest(nil, &req)
 		if len(one) > len(body) {

@@ -285,3 +285,48 @@ func BenchmarkDecodeSetData(b *testing.B) {
 		_ = DecodeRequest(OpSetData, body, &req)
 	}
 }
+
+// burst hands out its pieces, never two in one read.
+type burst struct{ pieces [][]byte }
+
+func (b *burst) Read(p []byte) (int, error) {
+	if len(b.pieces) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(p, b.pieces[0])
+	if b.pieces[0] = b.pieces[0][n:]; len(b.pieces[0]) == 0 {
+		b.pieces = b.pieces[1:]
+	}
+	return n, nil
+}
+
+// A server keeps the frames it reads. When it waits again it holds a small chunk, whatever came before, and a small frame
+// that stays keeps no more than a chunk alive.
+func TestWaitingFrameReaderIsSmall(t *testing.T) {
+	framed := func(n int) []byte { return append(AppendInt32(nil, int32(n)), make([]byte, n)...) }
+	var small []byte
+	for range 3000 {
+		small = append(small, framed(100)...)
+	}
+	large := append(append(framed(100), framed(1<<20)...), framed(100)...)
+	for name, in := range map[string][]byte{"many small ones": small, "a large one among small ones": large} {
+		fr := NewFrameReader(&burst{[][]byte{in, framed(10)}}, 2<<20)
+		for read := 0; read < len(in); {
+			body, err := fr.Next()
+			if err != nil {
+				t.Fatal(err)
+			}
+			fr.Keep()
+			read += 4 + len(body)
+			if len(body) == 100 && len(fr.buf) > maxChunkBytes {
+				t.Errorf("%s: a frame of 100 bytes keeps %d alive", name, len(fr.buf))
+			}
+		}
+		if _, err := fr.Next(); err != nil { // it waited for this
+			t.Fatal(err)
+		}
+		if len(fr.buf) > minChunkBytes {
+			t.Errorf("%s: a waiting reader holds %d bytes", name, len(fr.buf))
+		}
+	}
+}
