@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"flag"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,6 +22,8 @@ var clientPrograms = []struct {
 	run    func(t *testing.T) []conformance.Check
 }{
 	{"kazoo", kazooChecks},
+	{"Curator", curatorChecks},
+	{"Java", javaChecks},
 }
 
 // awaited are checks of operations that are being built. They are run and reported, and do not fail a test yet.
@@ -82,6 +85,9 @@ func runClient(t *testing.T, ctx context.Context, s *stage, env []string, name s
 	cmd.Env = append(s.Env(), env...)
 	var stdout, stderr strings.Builder
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if testing.Verbose() { // one sees it come
+		cmd.Stdout, cmd.Stderr = io.MultiWriter(&stdout, t.Output()), io.MultiWriter(&stderr, t.Output())
+	}
 	runErr := cmd.Run()
 	checks, err := conformance.ParseOutput([]byte(stdout.String()))
 	for _, c := range checks {

@@ -20,7 +20,7 @@ import (
 // The limits only end what hangs: on a loaded machine everything may take many times as long as usual.
 const (
 	limit        = 5 * time.Minute // of a whole test
-	commandLimit = 3 * time.Minute // of one run of a foreign program
+	commandLimit = 4 * time.Minute // of one run of a foreign program
 	requestLimit = "60s"           // of one request of kv
 )
 

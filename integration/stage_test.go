@@ -249,6 +249,10 @@ func (s *stage) heal(ctx context.Context) error {
 	return nil
 }
 
+// zookeeperProperties are settings that ZooKeeper takes as system properties only.
+const zookeeperProperties = "-Dzookeeper.extendedTypesEnabled=true -Dznode.container.checkIntervalMs=500 " +
+	"-Dzookeeper.DigestAuthenticationProvider.superDigest=" + superDigest
+
 // startRealCluster is startCluster with ZooKeeper's server in the place of kvd, on the same configuration files.
 func startRealCluster(t *testing.T, members int, lines ...string) (*cluster.Cluster, context.Context) {
 	t.Helper()
@@ -260,8 +264,8 @@ func startRealCluster(t *testing.T, members int, lines ...string) (*cluster.Clus
 	logging := "log4j.rootLogger=WARN, A\nlog4j.appender.A=org.apache.log4j.ConsoleAppender\nlog4j.appender.A.target=System.err\n" +
 		"log4j.appender.A.layout=org.apache.log4j.PatternLayout\nlog4j.appender.A.layout.ConversionPattern=%d{HH:mm:ss,SSS} %p %c{1} %m%n\n"
 	// Called as kvd is: serve --config FILE. It says ready at once; startMember asks until it serves.
-	script := fmt.Sprintf("#!/bin/sh\necho ready zookeeper\nexec %s -Xmx256m -XX:+UseSerialGC -Dzookeeper.extendedTypesEnabled=true -cp %s:%s org.apache.zookeeper.server.quorum.QuorumPeerMain \"$3\"\n",
-		java, dir, strings.Join(zookeeperJars, ":"))
+	script := fmt.Sprintf("#!/bin/sh\necho ready zookeeper\nexec %s -Xmx256m -XX:+UseSerialGC %s -cp %s:%s org.apache.zookeeper.server.quorum.QuorumPeerMain \"$3\"\n",
+		java, zookeeperProperties, dir, strings.Join(zookeeperJars, ":"))
 	binary := filepath.Join(dir, "zookeeper")
 	for name, text := range map[string]string{"zookeeper": script, "log4j.properties": logging} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {
