@@ -29,7 +29,7 @@ import org.apache.zookeeper.Watcher.Event.EventType;
 /** Caches: whatever happens to the connection, in the end they show what is there. */
 @SuppressWarnings("deprecation") // the older caches are what many programs use
 final class Caches {
-    private static final String OPS = "create2 getData getChildren2 exists delete setData";
+    private static final String OPS = "create2 getData getChildren2 exists delete setData watch_events";
 
     static void register() {
         Main.curator("CuratorCache", OPS + " addWatch removeWatches setWatches2", Caches::curatorCache);

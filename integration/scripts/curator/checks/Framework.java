@@ -38,9 +38,9 @@ final class Framework {
         Main.curator("containers", "createContainer create2 delete exists", Framework::containers);
         Main.curator("TTL nodes", "createTTL exists setData delete", Framework::ttl);
         Main.curator("ACLs and digest authorization", "auth create2 getACL setACL getData setData delete", Framework::acl);
-        Main.curator("watchers", "addWatch removeWatches getData exists getChildren2", Framework::watchers);
+        Main.curator("watchers", "addWatch removeWatches watch_events create2 setData delete", Framework::watchers);
         Main.curator("namespace and chroot", "createContainer create2 exists getChildren2", Framework::chroot);
-        Main.curator("ensemble tracker", "getData reconfig", Framework::tracker);
+        Main.curator("ensemble tracker", "getConfig reconfig", Framework::tracker);
     }
 
     interface Call {

@@ -39,7 +39,7 @@ final class Plain {
         Main.java("multi of reads", "multiRead getData getChildren", Plain::multiRead);
         Main.java("ACLs, auth, whoAmI", "auth whoAmI getACL setACL create getData", Plain::acl);
         Main.java("getEphemerals, getAllChildrenNumber", "getEphemerals getAllChildrenNumber create delete", Plain::counts);
-        Main.java("getConfig, reconfigure", "getData reconfig", Plain::config);
+        Main.java("getConfig, reconfigure", "getConfig reconfig", Plain::config);
         Main.java("asynchronous calls, in order", "create create2 exists getData setData getChildren getChildren2 getACL setACL sync delete multi "
                 + "getEphemerals getAllChildrenNumber", Plain::async);
     }
