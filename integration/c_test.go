@@ -18,5 +18,7 @@ func cChecks(t *testing.T) []conformance.Check {
 	program := filepath.Join(t.TempDir(), "checks")
 	compile(t, ctx, "", gcc, "-Wall", "-Wextra", "-Werror", "-DTHREADED", "-o", program,
 		"scripts/c/checks.c", "scripts/c/stage.c", "-lzookeeper_mt")
-	return runClient(t, ctx, s, nil, program)
+	checks := runClient(t, ctx, s, nil, program)
+	nothingLeft(t, ctx, s)
+	return checks
 }

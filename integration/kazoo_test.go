@@ -19,5 +19,6 @@ func kazooChecks(t *testing.T) []conformance.Check {
 	for _, script := range []string{"basics.py", "locks.py", "recipes.py", "sessions.py"} {
 		all = append(all, runClient(t, ctx, s, []string{"PYTHONDONTWRITEBYTECODE=1"}, python, filepath.Join("scripts", "kazoo", script))...)
 	}
+	nothingLeft(t, ctx, s)
 	return all
 }
