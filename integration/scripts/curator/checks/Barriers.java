@@ -1,7 +1,6 @@
 package checks;
 
 import static checks.Env.eventually;
-import static checks.Env.join;
 import static checks.Env.require;
 import static checks.Env.same;
 
@@ -47,7 +46,7 @@ final class Barriers {
         Env.killLeader();
         same(passed.get(), 0, "passed a closed barrier");
         gate.removeBarrier();
-        join(all);
+        e.join(all);
         Env.restart();
         require(new DistributedBarrier(e.client(), path).waitOnBarrier(60, TimeUnit.SECONDS), "an absent barrier holds");
     }
@@ -84,6 +83,6 @@ final class Barriers {
                 return null;
             }));
         }
-        join(all);
+        e.join(all);
     }
 }

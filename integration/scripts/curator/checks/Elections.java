@@ -55,9 +55,7 @@ final class Elections {
             one(latches);
         }
         latches.get(0).close();
-        CuratorFramework judge = e.undisturbed();
-        judge.sync().forPath("/");
-        same(judge.getChildren().forPath(e.root + "/latch").size(), 0, "nodes left behind");
+        same(Env.childrenLeft(e.undisturbed(), e.root + "/latch"), 0, "nodes left behind");
     }
 
     private static LeaderLatch leader(List<LeaderLatch> all) {

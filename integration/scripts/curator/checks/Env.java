@@ -10,6 +10,7 @@ import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
 import java.util.concurrent.Callable;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
@@ -19,6 +20,7 @@ import org.apache.curator.framework.CuratorFrameworkFactory;
 import org.apache.curator.retry.RetryNTimes;
 import org.apache.zookeeper.Watcher;
 import org.apache.zookeeper.ZooKeeper;
+import org.apache.zookeeper.data.Stat;
 
 /** What a check works with: clients, threads, a node of its own, and the control over network and servers. */
 final class Env {
@@ -81,27 +83,54 @@ final class Env {
         return c;
     }
 
-    /** Runs in a thread of its own; what it throws fails the check when {@link #join} or the check ends. */
+    /** Runs in a thread of its own; what it throws fails the check when {@link #join} is called or the check ends. */
     <T> Future<T> go(Callable<T> task) {
-        return threads.submit(task);
+        return threads.submit(() -> {
+            try {
+                return task.call();
+            } catch (Throwable t) {
+                fail(t);
+                throw t;
+            }
+        });
     }
 
-    /** Waits for all of them; the first failure is thrown. */
-    static void join(List<? extends Future<?>> all) throws Exception {
+    /** Waits for all of them. What failed first is thrown, at once: others may wait in vain for the one that failed. */
+    void join(List<? extends Future<?>> all) throws Exception {
+        long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(100);
         for (Future<?> f : all) {
-            f.get(100, TimeUnit.SECONDS);
+            while (!f.isDone()) {
+                checkBackground();
+                require(System.nanoTime() < end, "not done in time");
+                Thread.sleep(5);
+            }
         }
+        checkBackground();
     }
 
-    /** For callbacks, which have nobody to throw to. */
+    /** For callbacks and threads, which have nobody to throw to. */
     void fail(Throwable t) {
         background.add(t);
     }
 
     void checkBackground() {
         if (!background.isEmpty()) {
-            throw new AssertionError("in a callback", background.get(0));
+            throw new AssertionError("in a thread or callback", background.get(0));
         }
+    }
+
+    /** How many children a node has by now, none if it is gone: an empty container is removed. */
+    static int childrenLeft(CuratorFramework c, String path) throws Exception {
+        settle(c);
+        Stat s = c.checkExists().forPath(path);
+        return s == null ? 0 : s.getNumChildren();
+    }
+
+    /** Waits until a client has got everything that was sent to it so far: the answer comes behind the events. */
+    static void settle(CuratorFramework c) throws Exception {
+        CountDownLatch answered = new CountDownLatch(1);
+        c.sync().inBackground((x, ev) -> answered.countDown()).forPath("/");
+        require(answered.await(60, TimeUnit.SECONDS), "no answer to a sync");
     }
 
     static void require(boolean condition, String what) {

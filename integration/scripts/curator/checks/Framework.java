@@ -246,11 +246,8 @@ final class Framework {
         same(persistent.poll(60, TimeUnit.SECONDS), "PersistentWatchRemoved /a", "removal");
         refused(KeeperException.Code.NOWATCHER, () -> c.watchers().remove(r).forPath(e.root));
         writer.create().forPath(e.root + "/a");
-        for (CuratorFramework f : List.of(c, other)) {
-            CountDownLatch synced = new CountDownLatch(1);
-            f.sync().inBackground((x, ev) -> synced.countDown()).forPath("/");
-            require(synced.await(60, TimeUnit.SECONDS), "no answer");
-        }
+        Env.settle(c);
+        Env.settle(other);
         same(Set.copyOf(recursive), Set.of(), "events of a removed watch");
         same(Set.copyOf(persistent), Set.of(), "events of a removed watch");
     }

@@ -1,7 +1,6 @@
 package checks;
 
 import static checks.Env.eventually;
-import static checks.Env.join;
 import static checks.Env.require;
 import static checks.Env.same;
 
@@ -82,7 +81,7 @@ final class Locks {
                 return null;
             }));
         }
-        join(all);
+        e.join(all);
         judge.sync().forPath(counter);
         same(Env.text(judge.getData().forPath(counter)), Integer.toString(clients * rounds), "increments");
     }
@@ -132,25 +131,29 @@ final class Locks {
                         default -> {}
                     }
                     same(reading.get(), 0, "readers beside a writer");
-                    // A writer may go on as a reader without letting another writer in between.
-                    require(lock.readLock().acquire(LIMIT, TimeUnit.SECONDS), "downgrade");
                     writing.decrementAndGet();
-                    reading.incrementAndGet();
                     lock.writeLock().release();
-                    same(writing.get(), 0, "writers beside a downgraded one");
-                    reading.decrementAndGet();
-                    lock.readLock().release();
                 }
                 return null;
             }));
         }
-        try {
-            join(all);
-        } catch (Exception failed) {
-            CuratorFramework judge = e.undisturbed();
-            judge.sync().forPath("/");
-            throw new AssertionError("the queue is " + judge.getChildren().forPath(e.root + "/lock"), failed);
-        }
+        e.join(all);
+
+        // A writer may go on as a reader, in which others join it, while a writer that comes later waits.
+        InterProcessReadWriteLock lock = new InterProcessReadWriteLock(e.client(), e.root + "/lock");
+        require(lock.writeLock().acquire(LIMIT, TimeUnit.SECONDS), "write lock");
+        require(lock.readLock().acquire(LIMIT, TimeUnit.SECONDS), "read lock of the writer");
+        Env.cut();
+        InterProcessReadWriteLock reader = new InterProcessReadWriteLock(e.client(), e.root + "/lock");
+        InterProcessReadWriteLock writer = new InterProcessReadWriteLock(e.client(), e.root + "/lock");
+        require(!reader.readLock().acquire(100, TimeUnit.MILLISECONDS), "a reader beside a writer");
+        lock.writeLock().release();
+        require(reader.readLock().acquire(LIMIT, TimeUnit.SECONDS), "a reader beside a downgraded writer");
+        require(!writer.writeLock().acquire(100, TimeUnit.MILLISECONDS), "a writer beside readers");
+        reader.readLock().release();
+        require(!writer.writeLock().acquire(100, TimeUnit.MILLISECONDS), "a writer beside a downgraded one");
+        lock.readLock().release();
+        require(writer.writeLock().acquire(LIMIT, TimeUnit.SECONDS), "write lock after all readers");
     }
 
     private static void semaphore(Env e) throws Exception {
@@ -161,22 +164,22 @@ final class Locks {
         CyclicBarrier full = new CyclicBarrier(leases);
         List<Future<Void>> all = new ArrayList<>();
         for (int i = 0; i < clients; i++) {
-            CuratorFramework client = e.client();
+            InterProcessSemaphoreV2 semaphore = new InterProcessSemaphoreV2(e.client(), e.root + "/semaphore", leases);
             all.add(e.go(() -> {
-                InterProcessSemaphoreV2 semaphore = new InterProcessSemaphoreV2(client, e.root + "/semaphore", leases);
-                for (int round = 0; round < 3; round++) { // 15 entries, in five full rooms of three
+                for (int round = 0; round < 4; round++) {
                     Lease lease = semaphore.acquire(LIMIT, TimeUnit.SECONDS);
                     require(lease != null, "no lease");
                     require(inside.incrementAndGet() <= leases, "more holders than leases");
                     int entry = entries.incrementAndGet();
-                    if (entry == 4) {
+                    if (entry <= leases) { // as many as there are leases are inside at once
+                        full.await(LIMIT, TimeUnit.SECONDS);
+                    } else if (entry == 6) {
                         Env.cut();
-                    } else if (entry == 8) {
+                    } else if (entry == 10) {
                         Env.killLeader();
-                    } else if (entry == 12) {
+                    } else if (entry == 14) {
                         Env.restart();
                     }
-                    full.await(LIMIT, TimeUnit.SECONDS); // as many as there are leases are inside at once
                     require(inside.get() <= leases, "more holders than leases");
                     inside.decrementAndGet();
                     semaphore.returnLease(lease);
@@ -184,7 +187,7 @@ final class Locks {
                 return null;
             }));
         }
-        join(all);
+        e.join(all);
 
         // The leases of a client that goes away are free for others.
         CuratorFramework going = e.client();

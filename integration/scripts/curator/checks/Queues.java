@@ -100,10 +100,7 @@ final class Queues {
             same(got.size(), items, "items consumed");
         }
         CuratorFramework judge = e.undisturbed();
-        eventually(0, () -> {
-            judge.sync().forPath("/");
-            return judge.getChildren().forPath(e.root + "/queue").size();
-        }, "items left");
+        eventually(0, () -> Env.childrenLeft(judge, e.root + "/queue"), "items left");
     }
 
     private static void consume(Env e, CuratorFramework c, List<String> into, boolean locks) throws Exception {
@@ -189,7 +186,7 @@ final class Queues {
                 return null;
             }));
         }
-        Env.join(all);
+        e.join(all);
         same(got.size(), 20, "items consumed");
     }
 }
