@@ -33,10 +33,15 @@ func (l AccessList) Entries() ([]ACL, error) {
 
 // Allows reports whether a connection with these credentials may do what needs one of the permissions in perms: the
 // list is open, or has an entry that shares a bit with perms and whose identity the connection has, or the connection
-// is a super user's (zookeeper-protocol 9.3). It does not allocate. A malformed list lets only a super user pass.
+// is a super user's (zookeeper-protocol 9.3). It does not allocate, unless both are unusually long. A malformed list lets
+// only a super user pass.
 func (l AccessList) Allows(c Credentials, perms int32) bool {
 	if l == "" {
 		return true
+	}
+	match := c.match
+	if len(l) > longList && len(c) > longCredentials {
+		match = c.matcher()
 	}
 	r := reader{buf: bytesOf(string(l))}
 	for n := r.uvarint(); n > 0; n-- {
@@ -45,7 +50,7 @@ func (l AccessList) Allows(c Credentials, perms int32) bool {
 		if r.bad {
 			break
 		}
-		if int32(p)&perms != 0 && c.match(scheme, id) {
+		if int32(p)&perms != 0 && match(scheme, id) {
 			return true
 		}
 	}
@@ -68,6 +73,34 @@ func (c Credentials) match(scheme, id string) bool {
 		rest = next
 	}
 	return false
+}
+
+// Lengths in bytes from which on not every entry is compared with every identity: a request that has to pass a list of a
+// megabyte with hundreds of identities would take a good part of a second.
+const (
+	longList        = 4 << 10
+	longCredentials = 512
+)
+
+// matcher returns a function that does what match does, after a preparation whose cost follows the number of identities.
+func (c Credentials) matcher() func(scheme, id string) bool {
+	ids := c.Identities()
+	exact := make(map[Identity]struct{}, len(ids))
+	var others Credentials // whose match is not plain equality
+	for _, id := range ids {
+		if id.Scheme == "ip" || id.Scheme == "sasl" {
+			others = others.With(id)
+		} else {
+			exact[id] = struct{}{}
+		}
+	}
+	return func(scheme, id string) bool {
+		if scheme == "world" || scheme == "ip" || scheme == "sasl" {
+			return others.match(scheme, id)
+		}
+		_, ok := exact[Identity{scheme, id}]
+		return ok
+	}
 }
 
 // identityMatches compares the id of an entry with that of a connection, both of the same scheme

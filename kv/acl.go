@@ -50,7 +50,8 @@ type aclRules struct {
 
 // normalizeACL drops repeated entries, keeping the order, checks each one, and replaces every "auth" entry by one for
 // each authenticated identity of the connection, in the order in which they were added (zookeeper-protocol 9.4). The
-// result is not rid of repetitions again, as in ZooKeeper. The given slice is not changed.
+// result is not rid of repetitions again, as in ZooKeeper. What comes for "auth" may be maxAuthBytes long in all, so that a
+// small request does not become a list of gigabytes. The given slice is not changed.
 func (rules aclRules) normalizeACL(list []ACL, c Credentials) ([]ACL, Code) {
 	if len(list) == 0 {
 		return nil, CodeInvalidACL
@@ -58,6 +59,7 @@ func (rules aclRules) normalizeACL(list []ACL, c Credentials) ([]ACL, Code) {
 	if len(list) == 1 && list[0].Scheme != schemeAuth {
 		return list, rules.check(list[0])
 	}
+	identities, room := c.Identities(), maxAuthBytes
 	var seen map[ACL]struct{}
 	if len(list) > fewEntries {
 		seen = make(map[ACL]struct{}, len(list))
@@ -76,9 +78,13 @@ func (rules aclRules) normalizeACL(list []ACL, c Credentials) ([]ACL, Code) {
 		switch {
 		case a.Scheme == schemeAuth:
 			before := len(out)
-			for _, id := range c.Identities() {
+			for _, id := range identities {
 				if rules.authenticated(id.Scheme) {
 					out = append(out, ACL{a.Perms, id.Scheme, id.ID})
+					room -= aclOverhead + len(id.Scheme) + len(id.ID)
+				}
+				if room < 0 {
+					return nil, CodeInvalidACL
 				}
 			}
 			if len(out) == before {
@@ -96,6 +102,13 @@ func (rules aclRules) normalizeACL(list []ACL, c Credentials) ([]ACL, Code) {
 
 // schemeAuth stands for the identities of the connection. It is never stored.
 const schemeAuth = "auth"
+
+// maxAuthBytes bounds what the entries of scheme auth in one list become, counted as in a request: that much is what a
+// request can hold by default. aclOverhead is what an entry takes besides its texts.
+const (
+	maxAuthBytes = 1 << 20
+	aclOverhead  = 12
+)
 
 // fewEntries is the length up to which repetitions are found by comparing.
 const fewEntries = 16

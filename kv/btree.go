@@ -1,6 +1,9 @@
 package kv
 
-import "slices"
+import (
+	"slices"
+	"sync/atomic"
+)
 
 // owner marks the nodes that one edit may change in place: those it made or copied itself. Everybody else's
 // nodes are shared with published views and never written to. Owners are compared by address.
@@ -20,6 +23,8 @@ type bnode struct {
 	owner *owner
 	recs  []string
 	kids  []*bnode
+
+	weight atomic.Pointer[weight] // of what is below, nil until somebody asks
 }
 
 // btree is a persistent B+tree of records (see recKey), each one string. The zero value is empty. Copying the
@@ -137,6 +142,7 @@ func (t *btree) put(o *owner, rec string) (old string, replaced bool) {
 // put works on a node that o owns. If the node had to be split, right is its new right neighbour and sep the
 // separator between the two.
 func (n *bnode) put(o *owner, key, rec string) (old string, replaced bool, sep string, right *bnode) {
+	n.changing()
 	if n.kids == nil {
 		i, found := len(n.recs), false
 		if recKey(n.recs[i-1]) >= key { // else ascending, as from a snapshot
@@ -253,6 +259,7 @@ func (t *btree) delete(o *owner, key string) (string, bool) {
 
 // delete works on a node that o owns; the key is below it.
 func (n *bnode) delete(o *owner, key string) string {
+	n.changing()
 	if n.kids == nil {
 		i, _ := searchRecs(n.recs, key)
 		old := n.recs[i]

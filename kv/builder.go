@@ -184,9 +184,6 @@ func (e *edit) derive() error {
 	}
 	e.acls.ascend("", func(rec string) bool {
 		id := binary.BigEndian.Uint32(bytesOf(recKey(rec)))
-		if id >= e.nextACL {
-			return fault("access control list %d, next is %d", id, e.nextACL)
-		}
 		e.aclNumbers.put(e.own, string(binary.BigEndian.AppendUint32(appendString(nil, recValue(rec)), id)))
 		return true
 	})
@@ -235,7 +232,7 @@ func (e *edit) derive() error {
 		} else {
 			e.indexOwner(n.owner, key)
 		}
-		if prefix, part := splitQuotaKey(key); part == quotaLimits {
+		if prefix, part := splitQuotaKey(key); part == quotaLimits && prefix != "" {
 			e.quotas.put(e.own, string(appendString(nil, prefix)))
 		}
 		if key == RootPath {

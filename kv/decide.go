@@ -62,7 +62,7 @@ func (p *Preparer) create(dst []byte, z Zxid, r *Request) ([]byte, Code) {
 	if parent.owner.Ephemeral() != 0 {
 		return dst, CodeNoChildrenForEphemerals
 	}
-	if p.overQuota(path, 1, int64(len(r.Data))) {
+	if p.overQuota(path, 1, int64(len(r.Data))) || !p.mayCount(path) {
 		return dst, CodeQuotaExceeded
 	}
 	o := TxnOp{Op: r.Op, Path: path, Data: r.Data, ACL: list.bytes(), Creates: parent.creates + 1}

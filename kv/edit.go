@@ -131,13 +131,25 @@ func (e *edit) useACL(list []byte) uint32 {
 		e.countACL(id, 1)
 		return id
 	}
-	id := e.nextACL
-	e.nextACL++
+	id := e.numberACL()
 	e.put(TableMeta, appendMetaRecord(nil, metaNextACL, uint64(e.nextACL)))
 	e.put(TableACL, append(binary.BigEndian.AppendUint32([]byte{4}, id), list...))
 	e.aclNumbers.put(e.own, string(binary.BigEndian.AppendUint32(appendString(nil, stringOf(list)), id)))
 	e.countACL(id, 1)
 	return id
+}
+
+// numberACL returns the number for a new list. Numbers are given out in sequence and, once they are used up (a list that
+// comes and goes takes a new one each time), from the start, without those in use.
+func (e *edit) numberACL() uint32 {
+	for {
+		id := max(e.nextACL, aclFirst)
+		e.nextACL = id + 1 // 0 after the last
+		var buf [4]byte
+		if _, used := e.acls.get(stringOf(binary.BigEndian.AppendUint32(buf[:0], id))); !used {
+			return id
+		}
+	}
 }
 
 // countACL changes the number of nodes that have a list and drops the list with its last node.

@@ -45,7 +45,7 @@ type generator struct {
 var generatedNames = []string{"a", "b", "c", "é", "long-name-of-a-node"}
 
 // quotaPaths are the paths that may get a quota.
-var quotaPaths = []string{"/a", "/a/b", "/b", "/zookeeper", "/c"}
+var quotaPaths = []string{"/a", "/a/b", "/b", "/zookeeper", "/c", ""}
 
 func (g *generator) quotaPath() string {
 	p := "/zookeeper/quota" + quotaPaths[g.IntN(len(quotaPaths))]
@@ -413,7 +413,7 @@ func readsMatchModel(t *testing.T, v *View, m *model) bool {
 		if n.ttl > 0 {
 			ttls++
 		}
-		if strings.HasPrefix(path, "/zookeeper/quota/") && strings.HasSuffix(path, "/zookeeper_limits") {
+		if strings.HasPrefix(path, "/zookeeper/quota/") && strings.HasSuffix(path, "/zookeeper_limits") && path != "/zookeeper/quota/zookeeper_limits" {
 			quotas++
 		}
 		for _, c := range []Credentials{"", Credentials("").With(Identity{"ip", "10.1.2.3"}).With(Identity{"digest", "u1:h"}), AllCredentials} {

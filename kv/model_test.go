@@ -173,6 +173,9 @@ func (m *model) may(r *Request, list []ACL, perms int32) bool {
 func modelText(data []byte) map[string]int64 {
 	text := strings.TrimRight(string(data), ",;")
 	out := map[string]int64{}
+	if len(data) > 1024 {
+		return nil
+	}
 	if text == "" {
 		return out
 	}

@@ -127,8 +127,14 @@ func (o *overlay) trim(z Zxid) {
 	case o.head == len(o.marks):
 		o.marks, o.head = o.marks[:0], 0
 		o.quotas = nil
-		if cap(o.marks) > 1<<16 {
-			o.marks = nil
+		if cap(o.marks) > 1<<16 { // maps and lists do not shrink by themselves
+			o.marks, o.undo = nil, nil
+			if len(o.nodes) == 0 {
+				o.nodes = make(map[string]pendingNode)
+			}
+			if len(o.sessions) == 0 {
+				o.sessions = make(map[SessionID]*pendingSession)
+			}
 		}
 	case o.head > 1024 && o.head > len(o.marks)/2:
 		n := copy(o.marks, o.marks[o.head:])

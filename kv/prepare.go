@@ -13,6 +13,7 @@ type Preparer struct {
 	opt  PreparerOptions
 	overlay
 	cur  *View // during Prepare
+	seen int   // pending nodes looked at during Prepare to count what is used
 	last Zxid  // of the newest prepared transaction
 	now  int64 // of the transaction being prepared
 	acl  []byte
@@ -53,7 +54,7 @@ func (p *Preparer) InFlight() int { return len(p.marks) - p.head }
 // is (Time); its other fields are filled in from r. The payload holds copies of r's data, but paths of r are kept
 // until the transaction is applied, so they must be immutable strings of their own.
 func (p *Preparer) Prepare(dst []byte, z Zxid, h TxnHeader, r *Request) []byte {
-	p.cur, p.now = p.view(), h.Time
+	p.cur, p.now, p.seen = p.view(), h.Time, 0
 	p.enter(p.cur, z)
 	h.Session, h.Kind, h.Err = r.Session, r.Op, CodeOK
 	start := len(dst)

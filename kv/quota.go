@@ -13,7 +13,8 @@ import (
 // snapshot agree. Only the list of paths that have limits is derived, and while it is empty quotas cost nothing.
 //
 // Text that cannot be read (ZooKeeper then refuses everything below P, or dies) is left alone: nothing is counted or
-// refused until somebody repairs it. A quota of the root is ignored, as ZooKeeper documents it; there its limits node
+// refused until somebody repairs it. So is one longer than maxQuotaText: every write below P reads and writes these
+// texts, on every member, so they must be small. A quota of the root is ignored, as ZooKeeper documents it; there its limits node
 // kills the server.
 
 const (
@@ -25,6 +26,10 @@ const (
 	quotaCountHardKey = "countHardLimit"
 	quotaBytesHardKey = "byteHardLimit"
 	quotaNone         = int64(-1) // no limit, and what a missing figure counts as
+
+	// maxQuotaText is the longest text of a quota that is read, in bytes. Those of ZooKeeper's tools have 150 at most.
+	// Apply depends on it.
+	maxQuotaText = 1 << 10
 )
 
 // quotaPart says which of the two nodes of a quota a path is.
@@ -78,9 +83,12 @@ type quotaFigure struct {
 
 // parseQuota reads "count=2,bytes=-1=;byteHardLimit=5;countHardLimit=-1" as ZooKeeper does: pairs separated by commas or
 // semicolons, key and value by "=", the rest of a pair ignored; the last of equal keys counts, a figure that is missing
-// is -1.
+// is -1. A text longer than maxQuotaText is not read.
 func parseQuota(text string) (quotaText, bool) {
 	q := quotaText{count: quotaNone, bytes: quotaNone}
+	if len(text) > maxQuotaText {
+		return q, false
+	}
 	isSeparator := func(c rune) bool { return c == ',' || c == ';' }
 	text = strings.TrimRightFunc(text, isSeparator)
 	if text == "" {
@@ -189,7 +197,7 @@ func (e *edit) writeUsage(path string, n *node, q *quotaText) {
 }
 
 // quotaCreated is called when the node of path with so many bytes of data has been made. A stats node gets the real
-// usage at once: the cost is a visit to every node below the path in question.
+// usage at once.
 func (e *edit) quotaCreated(path string, bytes int64) {
 	switch prefix, part := splitQuotaPath(path); {
 	case part == quotaLimits && prefix != "":
@@ -213,22 +221,23 @@ func (e *edit) quotaRemoved(path string, bytes int64) {
 	e.charge(path, -1, -bytes)
 }
 
-// usage counts the node of path and all below it, and their data. The empty path is the root.
+// usage counts the node of path and all below it, and their data. The empty path is the root. The first time it visits
+// every node; sums are kept in the tree of nodes, so that afterwards the cost follows what has changed since.
 func (s *state) usage(path string) (count, bytes int64) {
-	add := func(rec string) bool {
-		var n node
-		decodeNode(recValue(rec), &n)
-		count++
-		bytes += int64(len(n.data))
-		return true
+	if s.nodes.root == nil {
+		return 0, 0
 	}
 	if path == "" {
-		s.nodes.ascend("", add)
-		return count, bytes
+		w := s.nodes.root.weigh()
+		return w.records, w.bytes
 	}
-	if rec, ok := s.lookup(path); ok {
-		add(rec)
-		s.eachBelow(path, add)
+	rec, ok := s.lookup(path)
+	if !ok {
+		return 0, 0
 	}
-	return count, bytes
+	sum := weight{1, dataBytes(rec)}
+	for _, end := range subtreeRanges {
+		sum.add(s.nodes.root.weighRange(path+end.from, path+end.to))
+	}
+	return sum.records, sum.bytes
 }

@@ -158,6 +158,23 @@ func (p *Preparer) chargeQuota(path string, count, bytes int64, z Zxid) {
 	p.setQuota(prefix, f, z)
 }
 
+// maxCounted bounds the pending nodes that one transaction has the leader look at to count what is used, after the first
+// time: a multi could make it do so for each of its operations.
+const maxCounted = 1 << 18
+
+// mayCount reports whether the node of path may be made as far as the cost of counting goes.
+func (p *Preparer) mayCount(path string) bool {
+	if !p.opt.EnforceQuota {
+		return true
+	}
+	if _, part := splitQuotaPath(path); part != quotaStats {
+		return true
+	}
+	before := p.seen
+	p.seen += len(p.nodes) + 1
+	return before == 0 || p.seen <= maxCounted
+}
+
 // usage is state.usage after everything in flight.
 func (p *Preparer) usage(prefix string) (count, bytes int64) {
 	count, bytes = p.cur.usage(prefix)

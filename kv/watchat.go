@@ -43,9 +43,44 @@ type watches struct {
 
 // hashOf hashes a path. The lowest bits choose the stripe, the others the place in its table. The seed is drawn for each
 // tree, so that no client can aim at one stripe.
-func (t *watches) hashOf(path string) uint32 {
-	h := maphash.String(t.seed, path)
-	return uint32(h>>32) ^ uint32(h)
+func (t *watches) hashOf(path string) uint32 { return fold(maphash.String(t.seed, path)) }
+
+// fold makes a hash of the tables. None is 0: a wordSet could not hold it, and the watch would outlive its watcher.
+func fold(h uint64) uint32 {
+	return max(1, uint32(h>>32)^uint32(h))
+}
+
+// longPath is the length from which on the hashes of the paths above a path are made in one pass. Computing each by
+// itself takes a time that grows with the square of the length, under a lock that every publish takes.
+const longPath = 256
+
+// eachAbove calls fn with every path above path and its hash, in no promised order, until fn returns false.
+func (t *watches) eachAbove(path string, fn func(above string, hash uint32) bool) {
+	if len(path) < longPath {
+		for path != RootPath {
+			if path = parentOf(path); !fn(path, t.hashOf(path)) {
+				return
+			}
+		}
+		return
+	}
+	if !fn(RootPath, t.hashOf(RootPath)) {
+		return
+	}
+	var h maphash.Hash
+	h.SetSeed(t.seed)
+	for from := 0; ; {
+		n := strings.IndexByte(path[from+1:], '/') // not the one at the start
+		if n < 0 {
+			return
+		}
+		to := from + 1 + n
+		h.WriteString(path[from:to])
+		from = to
+		if above := path[:to]; above != RootPath && !fn(above, fold(h.Sum64())) {
+			return
+		}
+	}
 }
 
 func (t *watches) stripeOf(hash uint32) *stripe { return &t.stripes[hash%stripeCount] }
@@ -170,20 +205,21 @@ func accessBetween(was, now *View, event EventType, path string) AccessList {
 
 func mayRead(w Watcher, l AccessList) bool { return l == "" || w.MayRead(l) }
 
-// coveredLocked reports whether the watcher has a recursive watch at path or above. recursive is locked.
+// coveredLocked reports whether the watcher has a recursive watch at path or above. recursive is locked. A path that no
+// node can have is not looked at: nothing ever happens there.
 func (t *watches) coveredLocked(path string, id uint32) bool {
-	if t.recursive.table.n == 0 {
+	above := &t.recursive.table
+	if above.n == 0 || len(path) > MaxPathBytes {
 		return false
 	}
-	for {
-		if t.recursive.table.modes(path, t.hashOf(path), id) != 0 {
-			return true
-		}
-		if path == RootPath {
-			return false
-		}
-		path = parentOf(path)
+	covered := above.modes(path, t.hashOf(path), id) != 0
+	if !covered {
+		t.eachAbove(path, func(path string, hash uint32) bool {
+			covered = above.modes(path, hash, id) != 0
+			return !covered
+		})
 	}
+	return covered
 }
 
 // difference returns the event that a one-shot watch set at a view must get if the state is that of another, later
@@ -249,7 +285,7 @@ func (t *Tree) AddWatchAt(v *View, path string, mode WatchMode, w Watcher) {
 }
 
 // enter adds a lasting watch and returns the view from which on the tables tell it of changes, what the watcher had at
-// the path before, and whether a recursive watch of its covered the path. That view is v, or one that is published: an
+// the path before, and, unless nothing has changed since v, whether a recursive watch of its covered the path. That view is v, or one that is published: an
 // event of a change must not reach a client who might then read the state before it and hear no more of it.
 func (t *Tree) enter(v *View, path string, p *party, m watchModes) (now *View, had watchModes, covered bool) {
 	a := &t.watches
@@ -265,7 +301,8 @@ func (t *Tree) enter(v *View, path string, p *party, m watchModes) (now *View, h
 	s := a.stripeOf(hash)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now, had, covered = a.front.Load(), s.table.modes(path, hash, p.id), a.coveredLocked(path, p.id)
+	now, had = a.front.Load(), s.table.modes(path, hash, p.id)
+	covered = now != v && a.coveredLocked(path, p.id)
 	a.addLocked(path, hash, p, m)
 	return now, had, covered
 }

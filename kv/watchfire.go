@@ -163,10 +163,10 @@ func (t *Tree) fireNode(c *change, event EventType, want, consume watchModes) {
 	if above.n == 0 {
 		return
 	}
-	for path := c.path; path != RootPath; {
-		path = parentOf(path)
-		listed = t.fire(&row, above, path, t.watches.hashOf(path), modeRecursive, 0, listed)
-	}
+	t.watches.eachAbove(c.path, func(path string, hash uint32) bool {
+		listed = t.fire(&row, above, path, hash, modeRecursive, 0, listed)
+		return true
+	})
 }
 
 // fireChildren lists the watchers of a node's children.
@@ -254,11 +254,10 @@ func (t *watches) watchedLocked(path string) bool {
 	if t.recursive.table.n == 0 {
 		return false
 	}
-	for path != RootPath {
-		path = parentOf(path)
-		if t.recursive.table.find(path, t.hashOf(path)) >= 0 {
-			return true
-		}
-	}
-	return false
+	found := false
+	t.eachAbove(path, func(path string, hash uint32) bool {
+		found = t.recursive.table.find(path, hash) >= 0
+		return !found
+	})
+	return found
 }
