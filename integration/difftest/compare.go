@@ -19,10 +19,16 @@ func newZxids() *zxids { return &zxids{ghosts: map[int64]int64{}} }
 
 // ghost says that the transaction a of ZooKeeper has no counterpart; whatever shows it shows what was newest before.
 func (z *zxids) ghost(a int64) {
-	if _, known := slices.BinarySearch(z.a, a); known || len(z.a) == 0 || a <= z.a[len(z.a)-1] {
-		return
+	if i, known := slices.BinarySearch(z.a, a); !known && i > 0 {
+		z.ghosts[a] = z.a[i-1]
 	}
-	z.ghosts[a] = z.a[len(z.a)-1]
+}
+
+// fresh tells whether a was never seen.
+func (z *zxids) fresh(a int64) bool {
+	_, known := slices.BinarySearch(z.a, a)
+	_, ghost := z.ghosts[a]
+	return a > 0 && !known && !ghost
 }
 
 func (z *zxids) real(a int64) int64 {

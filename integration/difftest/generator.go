@@ -63,9 +63,13 @@ func (g *generator) next() Step {
 		s.Split = 1 + g.rng.IntN(40)
 		s.Half = g.chance(25)
 		return s
-	case n < 72:
+	case n < 90:
 		if sn := g.r.m.sessions[slot]; sn.former != nil {
-			return Step{Kind: "requests", Slot: slot, Stale: true, Requests: []Request{g.request(slot)}}
+			s := Step{Kind: "requests", Slot: slot, Stale: true, Requests: []Request{g.request(slot)}}
+			if q := &s.Requests[0]; g.chance(20) && (q.Op == opCreate || q.Op == opCreate2) {
+				q.Flags = 7
+			}
+			return s
 		}
 	}
 	return Step{Kind: "requests", Slot: slot, Requests: []Request{g.request(slot)}}
@@ -131,7 +135,9 @@ func (g *generator) firstBytes() []byte {
 // closing ends a connection: by closeSession, or by something the server closes it for.
 func (g *generator) closing(slot int) Request {
 	r := Request{Xid: g.nextXid(), Op: opCloseSession}
-	switch g.rng.IntN(9) {
+	switch g.rng.IntN(10) {
+	case 7:
+		r.Op, r.Path, r.Length = opGetData, g.path.any(), pick[int32](g.rng, 1048576, -1, -1<<31, 1<<30, 4)
 	case 0:
 		r.Op = pick[int32](g.rng, 99, 0, -1, 10, 23, 108, -100, 1000)
 	case 1:
@@ -172,6 +178,9 @@ func (g *generator) batch(slot int) Step {
 		}
 		if _, odd := standIn(newModel(), &r); odd {
 			continue
+		}
+		if len(r.encode(0)) < 4+8 {
+			continue // no whole header: the connection is closed, and which replies come before that is a matter of time
 		}
 		s.Requests = append(s.Requests, r)
 		if r.Op == opSetACL {
@@ -293,7 +302,7 @@ func (g *generator) fill(r *Request, slot int) {
 		if g.chance(8) {
 			r.Mode = pick[int32](g.rng, 0, 6, -1)
 		}
-		if p := g.watched(slot); p != "" && g.chance(75) {
+		if p := g.watched(slot); p != "" && r.Path != nil && g.chance(75) {
 			r.Path = ptr(p)
 		}
 	case opAddWatch:
@@ -358,6 +367,9 @@ func (g *generator) data(path string) []byte {
 	case 2, 3:
 		return []byte{}
 	case 4:
+		if g.chance(10) {
+			return make([]byte, pick(g.rng, 100_000, 400_000, 1_000_000))
+		}
 		return make([]byte, g.rng.IntN(5000))
 	}
 	b := make([]byte, 1+g.rng.IntN(12))
@@ -500,9 +512,9 @@ func (p *paths) any() *text { return p.of(opGetData) }
 func (p *paths) of(op int32) *text {
 	n := p.rng.IntN(100)
 	switch {
-	case n < 1:
+	case n < 2:
 		return nil
-	case n < 9:
+	case n < 10 || op == opSync && n < 50:
 		return p.odd()
 	}
 	create := op == opCreate || op == opCreate2 || op == opCreateContainer || op == opCreateTTL

@@ -69,13 +69,14 @@ type model struct {
 	// standIns are the IPv4 addresses that stand for IPv6 ones at ZooKeeper.
 	standIns map[string]string
 	groups   int
+	hits     map[string]int // of the rules that are differences between old and new
 }
 
 var open = []aclEntry{{31, identity{"world", "anyone"}, 0}}
 
 func newModel() *model {
 	m := &model{
-		nodes: map[string]*node{}, sessions: map[int]*session{}, standIns: map[string]string{},
+		nodes: map[string]*node{}, hits: map[string]int{}, sessions: map[int]*session{}, standIns: map[string]string{},
 		old: newWatchState(true), new: newWatchState(false),
 	}
 	for _, p := range []string{"/", "/zookeeper", "/zookeeper/quota"} {
@@ -368,6 +369,8 @@ func (m *model) rearm(s *watchState, c *conn, r *Request, since int64) []event {
 				s.addWatch(path, c, recursive)
 			case kind == 1 && n != nil:
 				events = append(events, event{nodeCreated, path})
+			case kind == 1 && !s.old && strings.IndexByte(path, 0) >= 0:
+				m.hits["watch-on-nul-path"]++
 			case kind == 1:
 				s.addData(path, c, oneShot)
 			case n == nil:

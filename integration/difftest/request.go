@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/binary"
 	"fmt"
 	"strconv"
 	"strings"
@@ -119,6 +120,7 @@ type Request struct {
 	Unended  bool      `json:",omitempty"` // a multi without its end mark
 	Cut      int       `json:",omitempty"` // bytes taken off the end
 	Extra    []byte    `json:",omitempty"` // bytes added to the end
+	Length   int32     `json:",omitempty"` // what the frame says of its length, if not the truth
 }
 
 func (r *Request) path() string {
@@ -217,7 +219,11 @@ func (r *Request) encode(since int64) []byte {
 	if r.Cut > 0 {
 		b = b[:max(0, len(b)-r.Cut)]
 	}
-	return frame(append(b, r.Extra...))
+	f := frame(append(b, r.Extra...))
+	if r.Length != 0 {
+		binary.BigEndian.PutUint32(f, uint32(r.Length))
+	}
+	return f
 }
 
 // String is how a request looks in a report.
@@ -272,6 +278,9 @@ func (r Request) String() string {
 	}
 	if len(r.Extra) > 0 {
 		fmt.Fprintf(&b, " extra=%x", r.Extra)
+	}
+	if r.Length != 0 {
+		fmt.Fprintf(&b, " length=%d", r.Length)
 	}
 	if r.Xid != 0 {
 		fmt.Fprintf(&b, " xid=%d", r.Xid)

@@ -109,7 +109,7 @@ var rules = []*rule{
 		name: "reconfig-refused", source: "protocol 3.2: a compatible server does not have to burn a zxid",
 		zookeeper: "a reconfig that is refused with -123 or -5 costs a zxid", kvd: "it costs none",
 		apply: func(x *exchange) bool {
-			if x.req.Op != opReconfig || x.zk.err != -123 && x.zk.err != -5 || x.zk.zxid <= x.zxids.newest() {
+			if x.req.Op != opReconfig || x.zk.err != -123 && x.zk.err != -5 || !x.zxids.fresh(x.zk.zxid) {
 				return false
 			}
 			x.zxids.ghost(x.zk.zxid)
@@ -151,7 +151,7 @@ var rules = []*rule{
 			if x.req.Op != opDeleteContainer || x.zk.err != -8 && x.zk.err != -5 {
 				return false
 			}
-			if x.zk.zxid > x.zxids.newest() {
+			if x.zxids.fresh(x.zk.zxid) {
 				x.zxids.ghost(x.zk.zxid)
 			}
 			x.want = item{what: "reply", xid: x.zk.xid, zxid: -1, err: -6}
@@ -269,7 +269,12 @@ var rules = []*rule{
 	},
 	{
 		name: "moved-session-write", source: "protocol 3.3 and 7.1: a write on the connection that a session has left closes it",
-		zookeeper: "a write that cannot be read, or has bad flags or a bad TTL, is answered -5, -6 or -8 before the session is looked at", kvd: "the connection is closed without an answer, as for every write",
+		zookeeper: "a write that cannot be read, or has bad flags or a bad TTL, is answered -5, -6 or -8 before the session is looked at; an empty multi is carried out", kvd: "the connection is closed without an answer, as for every write",
+		model: true,
+	},
+	{
+		name: "watch-on-nul-path", source: "protocol 3.5: exists refuses a path with NUL with -8, and a refused read sets no watch",
+		zookeeper: "the exist list of setWatches sets a watch on such a path, which never fires", kvd: "none is set",
 		model: true,
 	},
 	{
@@ -364,7 +369,8 @@ func distinctNulls(r *Request) (Request, bool) {
 func (x *exchange) movedWrite(zk *item) bool {
 	switch x.req.Op {
 	case opCreate, opCreate2, opCreateContainer, opCreateTTL, opDelete, opSetData, opSetACL, opMulti:
-		return x.stale && (zk.err == -5 || zk.err == -6 && zk.zxid != -1 || zk.err == -8)
+		empty := x.req.Op == opMulti && len(x.req.Sub) == 0 && zk.err == 0
+		return x.stale && (empty || zk.err == -5 || zk.err == -6 && zk.zxid != -1 || zk.err == -8)
 	}
 	return false
 }

@@ -50,6 +50,8 @@ type runner struct {
 func newRunner(p *pair, seed uint64) *runner {
 	now := time.Now().UnixMilli()
 	r := &runner{pair: p, m: newModel(), seed: seed, trace: func(string) {}}
+	r.m.hits = p.hits
+	r.m.new.note = func(rule string) { p.hits[rule]++ }
 	r.cmp = &comparer{zxids: newZxids(), times: times{}, sessions: map[int64]int64{}, from: now - 60_000, to: now + 3_600_000}
 	for i, s := range p.sides {
 		r.cmp.env[i] = strings.NewReplacer(s.env...)

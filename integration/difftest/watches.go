@@ -30,13 +30,14 @@ type watchTable map[string]map[*conn]int
 // mode per path and table, the last one set.
 type watchState struct {
 	old         bool
+	note        func(rule string)
 	data, child watchTable
 	// ever are the connections that have had a watch in the data table: 3.8 goes on naming them in its words.
 	ever map[*conn]bool
 }
 
 func newWatchState(old bool) *watchState {
-	return &watchState{old: old, data: watchTable{}, child: watchTable{}, ever: map[*conn]bool{}}
+	return &watchState{old: old, note: func(string) {}, data: watchTable{}, child: watchTable{}, ever: map[*conn]bool{}}
 }
 
 func (s *watchState) addData(path string, c *conn, mode int) {
@@ -54,7 +55,10 @@ func (s *watchState) key(path string) string {
 }
 
 func (s *watchState) add(t watchTable, path string, c *conn, mode int) {
-	path = s.key(path)
+	if k := s.key(path); k != path {
+		s.note("watch-on-empty-path")
+		path = k
+	}
 	if t[path] == nil {
 		t[path] = map[*conn]int{}
 	}
