@@ -301,7 +301,7 @@ func (c *Config) replicaConfig(members quorum.Config) replica.Config {
 		ContainerTicks: ticks(c.ContainerCheckInterval), ContainerMaxPerMinute: c.ContainerMaxPerMinute,
 		ContainerNeverUsedMs: c.ContainerMaxNeverUsed.Milliseconds(),
 		Preparer: kv.PreparerOptions{
-			ExtendedTypes: c.ExtendedTypes, EnforceQuota: c.EnforceQuota, SkipACL: c.SkipACL, DigestDisabled: c.DisableDigest,
+			ExtendedTypes: c.ExtendedTypes, EnforceQuota: c.EnforceQuota, SkipACL: c.SkipACL, DigestDisabled: c.DisableDigest, Ensemble: len(c.Members) > 1,
 		},
 		Protocol: protocolVersions, Format: formatVersions,
 		MinSessionTimeoutMs: int32(c.MinSessionTimeout.Milliseconds()), MaxSessionTimeoutMs: int32(c.MaxSessionTimeout.Milliseconds()),

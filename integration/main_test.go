@@ -172,9 +172,18 @@ func writeMany(t *testing.T, c *client.Client, path string, n, size int) kv.Zxid
 	return last
 }
 
+// notNow skips what is long in a run of everything that is followed by a run of these tests alone, as in .ci/run.
+func notNow(t *testing.T) {
+	t.Helper()
+	if os.Getenv("KVD_INTEGRATION") == "later" {
+		t.Skip("KVD_INTEGRATION=later: another run does this")
+	}
+}
+
 // need finds a program; without it the test is skipped, or fails if KVD_NEED is set.
 func need(t *testing.T, program string, works func() error) string {
 	t.Helper()
+	notNow(t)
 	path, err := exec.LookPath(program)
 	if err == nil && works != nil {
 		err = works()

@@ -244,6 +244,7 @@ func mntrIs(ctx context.Context, m *cluster.Member, key, want string) error {
 // TestLargeTransactions: what is at the edge of what can be logged is applied whole on every member or refused with
 // a named code before it is logged; then everything survives the death of all members at once.
 func TestLargeTransactions(t *testing.T) {
+	notNow(t)
 	c, ctx := startCluster(t, 3, "maxClientCnxns=0")
 	writer := dial(t, ctx, c.Servers())
 
@@ -346,6 +347,7 @@ func killAllAndAgree(t *testing.T, ctx context.Context, c *cluster.Cluster, path
 
 // TestWatchMemory: a thousand sessions with a thousand watches each, all on different nodes, on one member.
 func TestWatchMemory(t *testing.T) {
+	notNow(t)
 	c, ctx := startCluster(t, 1, "maxClientCnxns=0", "4lw.commands.whitelist=*", "maxSessionTimeout=600000")
 	const sessions, each = 1000, 1000
 	m := c.Members[0]

@@ -29,6 +29,7 @@ type PreparerOptions struct {
 	SkipACL        bool // nobody is refused for a list (skipACL)
 	DigestDisabled bool // lists cannot name the digest scheme (DigestAuthenticationProvider.enabled=false)
 	X509, SASL     bool // lists can name these schemes, which members have that are configured for them
+	Ensemble       bool // the data version of /zookeeper/config is -1 (zookeeper-protocol 5.3)
 }
 
 // NewPreparer returns a Preparer. view returns the newest applied view; its zxid never goes back between calls,
@@ -238,7 +239,11 @@ func (p *Preparer) facts(path string) nodeFacts {
 	if n, ok := p.nodes[watchPath(path)]; ok {
 		return n.facts
 	}
-	return p.cur.facts(path)
+	f := p.cur.facts(path)
+	if p.opt.Ensemble && path == ConfigPath {
+		f.version = -1
+	}
+	return f
 }
 
 // multi decides a multi: all of its operations or none. failed is the operation that was refused, -1 if the multi

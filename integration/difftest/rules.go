@@ -269,7 +269,7 @@ var rules = []*rule{
 	},
 	{
 		name: "moved-session-write", source: "protocol 3.3 and 7.1: a write on the connection that a session has left closes it",
-		zookeeper: "a write that cannot be read, or has bad flags or a bad TTL, is answered -5, -6 or -8 before the session is looked at; an empty multi is carried out", kvd: "the connection is closed without an answer, as for every write",
+		zookeeper: "a write that cannot be read, or has bad flags or a bad TTL, is answered -5, -6 or -8 before the session is looked at; so is a multi whose first operation has them; an empty one is carried out", kvd: "the connection is closed without an answer, as for every write",
 		model: true,
 	},
 	{
@@ -364,13 +364,20 @@ func distinctNulls(r *Request) (Request, bool) {
 	return out, hit
 }
 
+// firstHasBadForm reports whether a multi failed at its first operation for flags or a time to live, which ZooKeeper
+// looks at before it looks at the session.
+func firstHasBadForm(zk *item) bool {
+	code := zk.get("[0].err")
+	return code != nil && (code.num == -6 || code.num == -8)
+}
+
 // movedWrite tells whether an answer to a write on an abandoned connection is one that ZooKeeper gives before it looks
 // at the session.
 func (x *exchange) movedWrite(zk *item) bool {
 	switch x.req.Op {
 	case opCreate, opCreate2, opCreateContainer, opCreateTTL, opDelete, opSetData, opSetACL, opMulti:
-		empty := x.req.Op == opMulti && len(x.req.Sub) == 0 && zk.err == 0
-		return x.stale && (empty || zk.err == -5 || zk.err == -6 && zk.zxid != -1 || zk.err == -8)
+		unseen := x.req.Op == opMulti && zk.err == 0 && (len(x.req.Sub) == 0 || firstHasBadForm(zk))
+		return x.stale && (unseen || zk.err == -5 || zk.err == -6 && zk.zxid != -1 || zk.err == -8)
 	}
 	return false
 }

@@ -66,7 +66,7 @@ func (r *runner) both(q Request) ([2]item, error) {
 	var a [2]item
 	for i, s := range r.sides {
 		var err error
-		if a[i], err = s.admins[0].do(q); err != nil {
+		if a[i], err = s.admin().do(q); err != nil {
 			return a, fmt.Errorf("%s: %w", s.name, err)
 		}
 		s.highest = max(s.highest, a[i].zxid)
@@ -151,7 +151,7 @@ func (r *runner) end() error {
 			c.close()
 		}
 		for _, p := range []string{"/", "/zookeeper", "/zookeeper/quota"} {
-			a, err := s.admins[0].do(Request{Op: opGetChildren, Path: ptr(p)})
+			a, err := s.admin().do(Request{Op: opGetChildren, Path: ptr(p)})
 			if err != nil {
 				return err
 			}
@@ -169,7 +169,7 @@ func (r *runner) end() error {
 }
 
 func (s *side) removeAll(path string) error {
-	a, err := s.admins[0].do(Request{Op: opGetChildren, Path: ptr(path)})
+	a, err := s.admin().do(Request{Op: opGetChildren, Path: ptr(path)})
 	if err != nil {
 		return err
 	}
@@ -178,7 +178,7 @@ func (s *side) removeAll(path string) error {
 			return err
 		}
 	}
-	_, err = s.admins[0].do(Request{Op: opDelete, Path: ptr(path), Version: -1})
+	_, err = s.admin().do(Request{Op: opDelete, Path: ptr(path), Version: -1})
 	return err
 }
 

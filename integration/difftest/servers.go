@@ -282,5 +282,9 @@ func (s *side) ready(ctx context.Context) error {
 	return nil
 }
 
+// admin is the tester's own session with the leader: a follower of ZooKeeper may hold an answer until the next commit
+// (protocol 15).
+func (s *side) admin() *admin { return s.admins[len(s.admins)-1] }
+
 // clientMembers is how many members the sequences use: the followers, or the only one.
 func (s *side) clientMembers() int { return max(1, len(s.addrs)-1) }
