@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -39,7 +40,7 @@ func goZookeeperSource(t *testing.T) string {
 	out, err := cmd.Output()
 	var module struct{ Dir, Sum, Error string }
 	if err := errors.Join(err, json.Unmarshal(out, &module)); err != nil {
-		t.Fatalf("%s cannot be fetched: %v\n%s%s", goZookeeper, err, out, errs.String())
+		missing(t, goZookeeper, fmt.Errorf("it cannot be fetched: %w\n%s%s", err, out, errs.String()))
 	}
 	if module.Sum != goZookeeperSum {
 		t.Fatalf("%s has the sum %s, want %s", goZookeeper, module.Sum, goZookeeperSum)

@@ -189,12 +189,18 @@ func need(t *testing.T, program string, works func() error) string {
 		err = works()
 	}
 	if err != nil {
-		if os.Getenv("KVD_NEED") != "" {
-			t.Fatalf("KVD_NEED is set and %s is missing: %v", program, err)
-		}
-		t.Skipf("%s is missing: %v", program, err)
+		missing(t, program, err)
 	}
 	return path
+}
+
+// missing skips the test for what is not there, or fails it if KVD_NEED is set.
+func missing(t *testing.T, what string, err error) {
+	t.Helper()
+	if os.Getenv("KVD_NEED") != "" {
+		t.Fatalf("KVD_NEED is set and %s is missing: %v", what, err)
+	}
+	t.Skipf("%s is missing: %v", what, err)
 }
 
 // runKv runs the built kv on the servers.

@@ -66,7 +66,11 @@ func childrenClients(t *testing.T, ctx context.Context) map[string][]string {
 		t.Fatal(err)
 	}
 	compile(t, ctx, module, "go", "mod", "init", "children")
-	compile(t, ctx, module, "go", "get", "github.com/go-zookeeper/zk@v1.0.4")
+	get := foreign(t, ctx, "go", "get", goZookeeper)
+	get.Dir = module
+	if out, err := get.CombinedOutput(); err != nil {
+		missing(t, goZookeeper, fmt.Errorf("it cannot be fetched: %w\n%s", err, out))
+	}
 	compile(t, ctx, module, "go", "build", "-o", "children", ".")
 	clients["go-zookeeper"] = []string{filepath.Join(module, "children")}
 	return clients
