@@ -115,15 +115,6 @@ func (r Reader) Descendants(path string) (int32, error) {
 // ("/a!b" and its children, seen from "/a") lie between them.
 var subtreeRanges = [...]struct{ from, to string }{{"\x00", "\x01"}, {"/", "0"}}
 
-// eachBelow calls fn with the record of every node below the node of path, which is not the root, until it returns
-// false.
-func (s *state) eachBelow(path string, fn func(rec string) bool) {
-	for _, end := range subtreeRanges {
-		to := path + end.to
-		s.nodes.ascend(path+end.from, func(rec string) bool { return recKey(rec) < to && fn(rec) })
-	}
-}
-
 // EphemeralsWithPrefix appends the paths of the session's ephemeral nodes that begin with prefix, taken as text and
 // not by component (zookeeper-protocol 3.5). A blank prefix and "/" mean all of them.
 func (v *View) EphemeralsWithPrefix(id SessionID, prefix string, dst []string) []string {
