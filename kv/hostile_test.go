@@ -379,7 +379,6 @@ func TestPreparerShrinks(t *testing.T) {
 	}
 	prep.Prepare(nil, z+1, TxnHeader{}, &Request{Op: OpSetData, Path: "/n1", Version: -1})
 	tree = NewTree(nil)
-	payload = nil
 	if kept := int64(heapInUse()) - int64(before); kept > 4<<20 && !raceEnabled {
 		t.Errorf("%d bytes are kept", kept)
 	}

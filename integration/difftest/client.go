@@ -166,10 +166,3 @@ func (a *admin) do(r Request) (item, error) {
 	}
 	return decodeReply(&r, b), nil
 }
-
-func (a *admin) close() {
-	r := Request{Op: opCloseSession, Xid: 2}
-	a.c.write(r.encode(0))
-	_, _ = a.c.frame(patience)
-	a.c.close()
-}

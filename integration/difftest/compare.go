@@ -84,14 +84,6 @@ func (z *zxids) resolve(r *ZxidRef) (a, b int64) {
 	return a, z.b[i]
 }
 
-// newest is ZooKeeper's newest zxid that has a counterpart.
-func (z *zxids) newest() int64 {
-	if len(z.a) == 0 {
-		return 0
-	}
-	return z.a[len(z.a)-1]
-}
-
 // newestOurs is kvd's newest zxid that has a counterpart.
 func (z *zxids) newestOurs() int64 {
 	if len(z.b) == 0 {
