@@ -36,6 +36,9 @@ type side struct {
 	logs    func() string
 	stop    func()
 	highest int64 // zxid seen in any answer
+
+	zookeeper bool
+	nudges    []int64 // zxids of writes that only released an answer, not yet told to the comparison
 }
 
 // zookeeperJars are where Debian puts the server.
@@ -86,7 +89,7 @@ func startZooKeeper(ctx context.Context, dir string, members, net3 int) (*side, 
 	if err != nil {
 		return nil, err
 	}
-	s := &side{name: "zookeeper"}
+	s := &side{name: "zookeeper", zookeeper: true}
 	var procs []*process
 	s.stop = func() {
 		for _, a := range s.admins {
@@ -282,9 +285,43 @@ func (s *side) ready(ctx context.Context) error {
 	return nil
 }
 
-// admin is the tester's own session with the leader: a follower of ZooKeeper may hold an answer until the next commit
-// (protocol 15).
+// admin is the tester's own session with the leader.
 func (s *side) admin() *admin { return s.admins[len(s.admins)-1] }
+
+// heldAfter is how long a member of ZooKeeper's ensemble may be silent before a write is made to release its answer.
+const heldAfter = time.Second
+
+// do asks with the tester's own session. A member of ZooKeeper, the leader as well, may hold an answer until the next
+// commit (protocol 15): a refused write at another one releases it, which is noted in nudges. An error says whose it is
+// and how the members of that side are.
+func (s *side) do(q Request) (item, error) {
+	holds := s.zookeeper && len(s.admins) > 1
+	wait := patience
+	if holds {
+		wait = heldAfter
+	}
+	a := s.admin()
+	q.Xid = 1
+	a.c.write(q.encode(0))
+	b, err := a.c.frame(wait)
+	for try := 0; holds && errors.Is(err, errSilent) && try < 20; try++ {
+		nudge, nudgeErr := s.admins[0].do(Request{Op: opDelete, Path: ptr("/-barrier-/x"), Version: -1})
+		if nudgeErr != nil {
+			return item{}, fmt.Errorf("%s: %w", s.name, nudgeErr)
+		}
+		s.nudges = append(s.nudges, nudge.zxid)
+		b, err = a.c.frame(wait)
+	}
+	if err == nil {
+		return decodeReply(&q, b), nil
+	}
+	err = fmt.Errorf("%s: %v: %w", s.name, q, err)
+	for _, addr := range s.addrs {
+		text, wordErr := word(addr, "srvr")
+		err = fmt.Errorf("%w\n%s: %v\n%s", err, addr, wordErr, text)
+	}
+	return item{}, err
+}
 
 // clientMembers is how many members the sequences use: the followers, or the only one.
 func (s *side) clientMembers() int { return max(1, len(s.addrs)-1) }
