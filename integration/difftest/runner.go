@@ -83,6 +83,13 @@ func (r *runner) both(q Request) ([2]item, error) {
 // begin makes the top node, and brings the built-in nodes to a state that is the same on both sides but for counters.
 func (r *runner) begin() error {
 	r.cmp.base = [2]map[string]int64{{}, {}}
+	for _, s := range r.sides { // the tester's own sessions must not expire unused
+		for _, a := range s.admins {
+			if _, err := a.do(Request{Op: opPing}); err != nil {
+				return fmt.Errorf("%s: %w", s.name, err)
+			}
+		}
+	}
 	openList := []ACL{{31, ptr("world"), ptr("anyone")}}
 	for _, p := range []string{"/zookeeper/quota", "/zookeeper", "/"} {
 		mark := strings.TrimSuffix(p, "/") + "/begin"
