@@ -301,9 +301,6 @@ func (a *applier) Done(z kv.Zxid, h *kv.TxnHeader, r *kv.Result, v *kv.View) {
 	c.finishLocked(s)
 	mark, gone := !c.dirty, c.closed
 	c.dirty = true
-	if c.closed {
-		a.port.counters.staleReplies.Add(1)
-	}
 	c.mu.Unlock()
 	if gone {
 		a.port.counters.staleReplies.Add(1)
@@ -366,14 +363,11 @@ func (a *applier) fail(failed []replica.Failed) {
 		if s == nil {
 			continue
 		}
-		if s.conn.isClosed() {
-			a.port.counters.staleDropped.Add(1) // its connection was gone before it was sent
-		}
 		reason := ""
 		if f.Outcome == replica.NotSent {
 			reason = "no leader took the request in time"
 			if s.conn.isClosed() {
-				a.port.counters.staleDropped.Add(1)
+				a.port.counters.staleDropped.Add(1) // its connection was gone before it was sent
 			}
 		}
 		s.conn.close(reason)

@@ -515,7 +515,11 @@ func (p *clientPort) inspect(c *conn) {
 		return
 	}
 	if c.waiting.Load() {
-		p.touch(c) // its reader waits, so its client's pings are not heard
+		// Its reader waits, so its client's pings are not heard. Not if it is the client who keeps it waiting: while nothing
+		// can be written to it, it has given no sign of life.
+		if c.writing.Load() == 0 {
+			p.touch(c)
+		}
 		return
 	}
 	if now-c.heard.Load() > timeout && !c.blocked() {

@@ -1,9 +1,12 @@
 package ensemble
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"net"
+	"slices"
+	"sort"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -75,7 +78,8 @@ type conn struct {
 	word           atomic.Bool  // it asked for a four-letter word
 	bytesIn        int64        // of request bodies since the last batch; the reader's
 
-	waiting atomic.Bool // the reader waits for the port's throttle
+	// waiting: the reader waits for the port's throttle, for room or for a result, and hears no ping of its client.
+	waiting atomic.Bool
 
 	wake *waker // of the writer
 
@@ -101,7 +105,8 @@ type conn struct {
 	run          []*slot
 	at           int
 	patient      bool       // the writer pumps, who may wait for the client
-	pending      []kv.Event // taken off events; from first on not yet written
+	taken        []kv.Event // off events, on the way to pending
+	pending      []kv.Event // from first on not yet written
 	first        int
 	pendingBytes int64
 	lastView     *kv.View // of the last write or sync answered, for the reads behind it
@@ -128,6 +133,7 @@ type conn struct {
 	stats      connStats
 	charged    portCharge
 	dirty      bool // listed at the port for a wake-up at the end of the applier's batch, which clears it
+	cut        bool // somebody is about to close it, for its events
 	closed     bool
 	free       []*slot
 	done       chan struct{} // closed with closed
@@ -188,14 +194,15 @@ func (c *conn) Event(e kv.Event) {
 	}
 	c.events = append(c.events, e)
 	c.eventBytes += cost
-	own := c.eventBytes
+	cut := c.port.eventBytes.Add(cost) > c.port.maxEventBytes && c.eventBytes > maxConnEventBytes && !c.cut
+	c.cut = c.cut || cut
 	mark := !c.dirty
 	c.dirty = true
 	c.mu.Unlock()
 	if mark {
 		c.port.markDirty(c)
 	}
-	if all := c.port.eventBytes.Add(cost); all > c.port.maxEventBytes && own > maxConnEventBytes {
+	if cut {
 		// Not here: closing logs, and a lock of the watch table is held.
 		c.port.group.Go(func() { c.close("watch events piled up unread") })
 	}
@@ -278,6 +285,7 @@ func (c *conn) pumpAll() bool {
 		c.pings = 0
 		idle := c.ring.len() == 0
 		c.mu.Unlock()
+		c.mergeEvents()
 
 		if len(c.run) == 0 && pings == 0 && (c.first == len(c.pending) || c.pending[c.first].Zxid > max(settled, c.lastZxid)) {
 			return true
@@ -297,7 +305,7 @@ func (c *conn) pumpAll() bool {
 			c.at++
 			c.sent.Add(1)
 			last = s.last
-			if len(c.out) >= flushBytes && !c.flush() {
+			if len(c.out) >= flushBytes && !c.flushPiece() {
 				return false
 			}
 		}
@@ -326,9 +334,22 @@ func (c *conn) pumpAll() bool {
 	}
 }
 
-// takeEvents moves queued events to pending, in zxid order. c.mu is held.
+// takeEvents takes what is queued; mergeEvents must follow when c.mu has been released. c.mu is held, by which the applier
+// is held up if it has an event for this connection: nothing here may take long.
 func (c *conn) takeEvents() {
 	if len(c.events) == 0 {
+		return
+	}
+	c.taken, c.events = c.events, c.taken[:0]
+	c.pendingBytes += c.eventBytes
+	c.eventBytes = 0
+}
+
+// mergeEvents adds what was taken to pending, which is in zxid order. wmu is held. A client that takes in little may
+// have a million pending events, so an event that was raised late, by setting a watch on an older view, costs no more
+// than a walk along them.
+func (c *conn) mergeEvents() {
+	if len(c.taken) == 0 {
 		return
 	}
 	if c.first > len(c.pending)/2 { // what is written leaves its place
@@ -336,57 +357,84 @@ func (c *conn) takeEvents() {
 		clear(c.pending[rest:])
 		c.pending, c.first = c.pending[:rest], 0
 	}
-	late := false
-	for _, e := range c.events {
+	var late []kv.Event
+	for _, e := range c.taken {
+		if e.Late {
+			late = append(late, e)
+			continue
+		}
 		i := len(c.pending)
 		c.pending = append(c.pending, e)
-		// An event raised by setting a watch on an older view may arrive behind newer ones.
-		for i > c.first && c.pending[i-1].Zxid > e.Zxid {
+		for ; i > c.first && c.pending[i-1].Zxid > e.Zxid; i-- {
 			c.pending[i] = c.pending[i-1]
-			i--
 		}
 		c.pending[i] = e
-		late = late || e.Late
 	}
-	clear(c.events)
-	if cap(c.events) > keepEvents {
-		c.events = nil
+	clear(c.taken)
+	if c.taken = c.taken[:0]; cap(c.taken) > keepEvents {
+		c.taken = nil
 	}
-	c.events = c.events[:0]
-	c.pendingBytes += c.eventBytes
-	c.eventBytes = 0
-	if late {
-		c.dropDoubles()
+	if late = c.dropDoubles(late); len(late) > 0 {
+		c.insertLate(late)
 	}
 }
 
 // dropDoubles removes each late event (kv.Event) that has another of its type and path beside it.
-func (c *conn) dropDoubles() {
+func (c *conn) dropDoubles(late []kv.Event) []kv.Event {
+	if len(late) == 0 {
+		return nil
+	}
 	type what struct {
 		t    kv.EventType
 		path string
 	}
-	seen := make(map[what]bool)
+	double := make(map[what]bool, len(late)) // of the late ones: is there one already
+	for i := range late {
+		double[what{late[i].Type, late[i].Path}] = false
+	}
 	for i := c.first; i < len(c.pending); i++ {
-		if e := &c.pending[i]; !e.Late {
-			seen[what{e.Type, e.Path}] = true
+		e := &c.pending[i]
+		if len(late) == 1 { // the usual case, without hashing
+			if e.Type == late[0].Type && e.Path == late[0].Path {
+				c.releaseEvent(&late[0])
+				return nil
+			}
+			continue
+		}
+		if w := (what{e.Type, e.Path}); !double[w] {
+			if _, ok := double[w]; ok {
+				double[w] = true
+			}
 		}
 	}
-	kept := c.pending[:c.first]
-	for _, e := range c.pending[c.first:] {
-		if e.Late {
-			w := what{e.Type, e.Path}
-			if seen[w] {
-				c.releaseEvent(&e)
-				continue
-			}
-			seen[w] = true
-			e.Late = false // from now on an event like all others
+	kept := late[:0]
+	for _, e := range late {
+		w := what{e.Type, e.Path}
+		if double[w] {
+			c.releaseEvent(&e)
+			continue
 		}
+		double[w] = true
+		e.Late = false // from now on an event like all others
 		kept = append(kept, e)
 	}
-	clear(c.pending[len(kept):])
-	c.pending = kept
+	return kept
+}
+
+// insertLate puts events into their places, behind others of the same zxid.
+func (c *conn) insertLate(late []kv.Event) {
+	slices.SortStableFunc(late, func(a, b kv.Event) int { return cmp.Compare(a.Zxid, b.Zxid) })
+	from := len(c.pending) // of what has not been moved yet, the end
+	c.pending = append(c.pending, late...)
+	to := len(c.pending)
+	for i := len(late) - 1; i >= 0; i-- {
+		z := late[i].Zxid
+		at := c.first + sort.Search(from-c.first, func(j int) bool { return c.pending[c.first+j].Zxid > z })
+		n := from - at
+		copy(c.pending[to-n:to], c.pending[at:from])
+		from, to = at, to-n-1
+		c.pending[to] = late[i]
+	}
 }
 
 // releaseEvent takes an event off the account.
@@ -409,10 +457,9 @@ func (c *conn) writeEvents(z kv.Zxid) bool {
 		*e = kv.Event{}
 		c.first++
 		if len(c.out) >= flushBytes {
-			if !c.flush() {
+			if !c.flushPiece() {
 				return false
 			}
-			c.hear() // it takes in what it gets; its pings may wait behind this
 		}
 	}
 	n := c.first - from
@@ -454,6 +501,16 @@ func (c *conn) flush() bool {
 	}
 	c.out = c.out[:0]
 	return ok
+}
+
+// flushPiece writes a part of what there is to write. That the client takes it in is a sign of life: on a slow link its
+// pings wait behind its requests, and these behind their replies.
+func (c *conn) flushPiece() bool {
+	if !c.flush() {
+		return false
+	}
+	c.hear()
+	return true
 }
 
 // writeOut writes b to the socket. since is the tick from which the janitor counts.
@@ -545,7 +602,7 @@ func (c *conn) trimIdle() {
 	}
 	c.trim = false
 	c.ring, c.run, c.free = slotRing{}, nil, nil
-	c.events, c.pending, c.first = nil, nil, 0
+	c.events, c.taken, c.pending, c.first = nil, nil, nil, 0
 	c.names, c.reads = nil, nil
 }
 

@@ -73,7 +73,9 @@ func (in *intake) push(batch []*slot) bool {
 		for !in.closed && !c.intake.ended && in.count > 0 && (in.count >= in.maxCount || in.bytes+s.cost > in.maxBytes) {
 			in.wake.signal() // what this batch pushed so far must leave for room to appear
 			in.waiting++
+			c.waiting.Store(true)
 			in.room.Wait()
+			c.waiting.Store(false)
 			in.waiting--
 		}
 		if in.closed || c.intake.ended {

@@ -18,7 +18,7 @@ import (
 func newTestConn(t *testing.T, maxCount int) (*conn, *intake) {
 	t.Helper()
 	in := newIntake(1, maxCount, 1<<20, newWaker())
-	port := &clientPort{cfg: &Config{}, intake: in, clock: &tickClock{}, maxFrame: 1 << 10}
+	port := &clientPort{cfg: &Config{}, intake: in, maxEventBytes: maxPortEventBytes, clock: &tickClock{}, maxFrame: 1 << 10}
 	nc, other := net.Pipe()
 	t.Cleanup(func() { _, _ = nc.Close(), other.Close() })
 	return newConn(port, nc), in
@@ -79,6 +79,17 @@ func TestReaderThatWaitsForRoomLeavesAtTheEnd(t *testing.T) {
 	}
 }
 
+// A result for a connection that has gone is counted once.
+func TestStaleReplyIsCountedOnce(t *testing.T) {
+	c, _ := newTestConn(t, 1)
+	c.close("")
+	a := &applier{port: c.port, current: []*slot{{conn: c, kind: slotWrite, op: wire.OpDelete}}}
+	a.Done(1, &kv.TxnHeader{Kind: kv.OpDelete}, &kv.Result{}, nil)
+	if n := c.port.counters.staleReplies.Load(); n != 1 {
+		t.Errorf("counted %d times", n)
+	}
+}
+
 // closeOthers leaves member at alone, and waits until it knows.
 func (tr *trio) closeOthers(at int) {
 	tr.t.Helper()
@@ -126,6 +137,9 @@ func TestQueuedRequestsEndWithTheirConnection(t *testing.T) {
 	}
 	r.wantClosed()
 	eventually(t, "their places in the intake are free", func() bool { return m.intake.outstanding() == 0 })
+	if n := m.port.counters.staleDropped.Load(); n != 2 {
+		t.Errorf("%d requests of connections that had ended are counted, want 2", n)
+	}
 	eventually(t, "the replica has forgotten the connection", func() bool {
 		s := m.status.Load()
 		return s.Connections == 0 && s.Queued == 0 && s.QueuedBytes == 0

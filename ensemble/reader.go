@@ -261,10 +261,15 @@ func (c *conn) waitLocked(cond func() bool) bool {
 	c.mu.Unlock()
 	ok := c.submit() && c.tryPump()
 	c.mu.Lock()
-	for ok && !c.closed && !cond() {
+	if !ok || c.closed || cond() {
+		return ok && !c.closed
+	}
+	c.waiting.Store(true)
+	for !c.closed && !cond() {
 		c.cond.Wait()
 	}
-	return ok && !c.closed
+	c.waiting.Store(false)
+	return !c.closed
 }
 
 // newSlotLocked returns a slot, reused if possible.

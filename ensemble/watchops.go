@@ -18,6 +18,7 @@ func (c *conn) caughtUp() {
 	c.mu.Lock()
 	c.takeEvents()
 	c.mu.Unlock()
+	c.mergeEvents()
 }
 
 // answerWatchOp is addWatch, checkWatches and removeWatches. They take effect at their place in the order of the
@@ -93,7 +94,7 @@ func (c *conn) answerSetWatches(s *slot) progress {
 		if e, fire := c.rearm(s, kv.WatchList(list), path, since); fire {
 			c.out = wire.AppendEventFrame(c.out, -1, int32(e), path)
 			c.sent.Add(1)
-			ok = len(c.out) < flushBytes || c.flush()
+			ok = len(c.out) < flushBytes || c.flushPiece()
 		}
 		return ok
 	})
