@@ -29,6 +29,11 @@ func (c *conn) answer(s *slot) progress {
 		if s.view == nil {
 			s.view = c.lastView
 		}
+		if s.watching {
+			c.present(s)
+		} else {
+			c.raise(s)
+		}
 		p := c.answerRead(s)
 		if p != handOver {
 			s.view = nil
@@ -47,6 +52,10 @@ func (c *conn) answer(s *slot) progress {
 		if s.view != nil {
 			s.zxid = max(s.zxid, s.view.Zxid())
 		}
+	case slotSync:
+		c.raise(s)
+		s.zxid = max(s.zxid, s.view.Zxid())
+		c.lastView = s.view
 	default:
 		c.lastView = s.view
 	}
@@ -57,6 +66,22 @@ func (c *conn) answer(s *slot) progress {
 	c.openReply(s.xid, int64(s.zxid), s.code)
 	c.out = append(c.out, s.reply...)
 	return c.endReply()
+}
+
+// present makes a request that touches watches one about the present state: its own later writes wait for it (enqueue), so
+// they are not in that. All events up to it are taken, and what is behind the request sees no older state.
+func (c *conn) present(s *slot) {
+	if v := c.port.tree.View(); v.Zxid() > s.view.Zxid() {
+		s.view = v
+		c.caughtUp()
+	}
+}
+
+// raise keeps a request from being answered from an older state than those before it.
+func (c *conn) raise(s *slot) {
+	if c.floor != nil && c.floor.Zxid() > s.view.Zxid() {
+		s.view = c.floor
+	}
 }
 
 // openReply begins a frame with a reply's header. The record is appended to c.out, then endReply is called.

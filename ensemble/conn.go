@@ -53,7 +53,9 @@ const (
 // that the client thinks it has.
 //
 // A read takes its view when it is decoded if nothing is outstanding before it, else it is marked to use the view
-// of the write (or sync) before it: never the state of an own later write.
+// of the write (or sync) before it: never the state of an own later write. A request that touches watches is carried out
+// on the present state instead, and what stands behind it is not answered from an older one: an event must not be followed
+// by a reply that does not show its change yet, for the client would take that for the newest state.
 //
 // Lock order: wmu, then a stripe of the watch table (inside kv), then mu.
 type conn struct {
@@ -111,6 +113,7 @@ type conn struct {
 	pendingBytes int64
 	lastView     *kv.View // of the last write or sync answered, for the reads behind it
 	lastZxid     kv.Zxid  // greatest zxid in a header so far
+	floor        *kv.View // no later read is answered from an older one (see present); nil: none
 	names        []string // of children, reused, like reads
 	reads        []wire.ReadOp
 	streaming    stream
@@ -276,6 +279,9 @@ func (c *conn) pumpAll() bool {
 			return false
 		}
 		c.takeEvents()
+		if c.ring.len() == 0 && len(c.run) == 0 {
+			c.floor = nil // what is decoded from now on is not older
+		}
 		c.run = c.ring.takeReady(c.run)
 		c.settleRunLocked()
 		pings := c.pings
@@ -283,7 +289,6 @@ func (c *conn) pumpAll() bool {
 			c.stats.note(wire.OpPing, wire.XidPing, max(settled, c.lastZxid), c.pingAt, time.Now())
 		}
 		c.pings = 0
-		idle := c.ring.len() == 0
 		c.mu.Unlock()
 		c.mergeEvents()
 
@@ -314,10 +319,8 @@ func (c *conn) pumpAll() bool {
 			if !c.writeEvents(max(settled, c.lastZxid)) {
 				return false
 			}
-			if idle {
-				c.lastZxid = max(c.lastZxid, settled) // for pings: nothing older will be answered any more
-			}
-			c.lastView = nil // reads that need it were taken together with their write
+			c.lastZxid = max(c.lastZxid, settled) // for pings: nothing older will be answered any more
+			c.lastView = nil                      // reads that need it were taken together with their write
 		}
 		for range pings {
 			c.writeHeader(wire.XidPing, int64(c.lastZxid), kv.CodeOK)
@@ -379,7 +382,8 @@ func (c *conn) mergeEvents() {
 	}
 }
 
-// dropDoubles removes each late event (kv.Event) that has another of its type and path beside it.
+// dropDoubles removes each late event (kv.Event) that has another of its type and path beside it, to be written behind the
+// same reply. One that is to be written before that reply is about an earlier change, which the reply shows.
 func (c *conn) dropDoubles(late []kv.Event) []kv.Event {
 	if len(late) == 0 {
 		return nil
@@ -388,37 +392,41 @@ func (c *conn) dropDoubles(late []kv.Event) []kv.Event {
 		t    kv.EventType
 		path string
 	}
-	double := make(map[what]bool, len(late)) // of the late ones: is there one already
+	newest := make(map[what]kv.Zxid, len(late)) // of the others
+	from := late[0].Zxid
 	for i := range late {
-		double[what{late[i].Type, late[i].Path}] = false
+		newest[what{late[i].Type, late[i].Path}] = 0
+		from = min(from, late[i].Zxid)
 	}
-	for i := c.first; i < len(c.pending); i++ {
+	for i := c.pendingAfter(from - 1); i < len(c.pending); i++ {
 		e := &c.pending[i]
-		if len(late) == 1 { // the usual case, without hashing
-			if e.Type == late[0].Type && e.Path == late[0].Path {
-				c.releaseEvent(&late[0])
-				return nil
-			}
-			continue
+		if len(late) == 1 && (e.Type != late[0].Type || e.Path != late[0].Path) {
+			continue // the usual case, without hashing
 		}
-		if w := (what{e.Type, e.Path}); !double[w] {
-			if _, ok := double[w]; ok {
-				double[w] = true
-			}
+		if w := (what{e.Type, e.Path}); len(late) == 1 {
+			newest[w] = e.Zxid
+			break
+		} else if _, ok := newest[w]; ok {
+			newest[w] = e.Zxid
 		}
 	}
 	kept := late[:0]
 	for _, e := range late {
 		w := what{e.Type, e.Path}
-		if double[w] {
+		if newest[w] >= e.Zxid {
 			c.releaseEvent(&e)
 			continue
 		}
-		double[w] = true
+		newest[w] = e.Zxid
 		e.Late = false // from now on an event like all others
 		kept = append(kept, e)
 	}
 	return kept
+}
+
+// pendingAfter is the index of the first pending event of a greater zxid.
+func (c *conn) pendingAfter(z kv.Zxid) int {
+	return c.first + sort.Search(len(c.pending)-c.first, func(i int) bool { return c.pending[c.first+i].Zxid > z })
 }
 
 // insertLate puts events into their places, behind others of the same zxid.

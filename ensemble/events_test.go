@@ -65,7 +65,7 @@ func pendingModel(have, batch []kv.Event) []kv.Event {
 	}
 	for _, late := range []bool{false, true} {
 		for _, e := range batch {
-			double := slices.ContainsFunc(out, func(o kv.Event) bool { return o.Type == e.Type && o.Path == e.Path })
+			double := slices.ContainsFunc(out, func(o kv.Event) bool { return o.Type == e.Type && o.Path == e.Path && o.Zxid >= e.Zxid })
 			if e.Late != late || late && double {
 				continue
 			}

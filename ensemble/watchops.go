@@ -12,9 +12,10 @@ func (c *conn) setWatch(s *slot, path string, kind kv.WatchKind, also bool) {
 	c.caughtUp()
 }
 
-// caughtUp takes what setting watches has raised at once, before any reply further on is written: it must not overtake
-// the event.
+// caughtUp makes the present state the oldest that later requests see, and takes all events up to it: those that setting
+// watches has raised at once, which no reply further on must overtake, and those of changes that such a reply may show.
 func (c *conn) caughtUp() {
+	c.floor = c.port.tree.View()
 	c.mu.Lock()
 	c.takeEvents()
 	c.mu.Unlock()
@@ -35,9 +36,9 @@ func (c *conn) answerWatchOp(s *slot) progress {
 	if s.op == wire.OpAddWatch {
 		switch q.Kind {
 		case watchModePersistent:
-			tree.AddWatchAt(s.view, q.Path, kv.Persistent, c)
+			s.view = tree.AddWatch(q.Path, kv.Persistent, c)
 		case watchModeRecursive:
-			tree.AddWatchAt(s.view, q.Path, kv.Recursive, c)
+			s.view = tree.AddWatch(q.Path, kv.Recursive, c)
 		default:
 			return c.refuse(s, kv.CodeMarshallingError)
 		}

@@ -123,6 +123,16 @@ func (t *Tree) ChildrenWatch(path string, w Watcher) *View {
 	return t.watch(path, WatchChildren, w, false)
 }
 
+// AddWatch sets a persistent or recursive watch, on a node that may be missing, and returns the view that it was set
+// against: the watch tells of every change after it, and of none before.
+func (t *Tree) AddWatch(path string, mode WatchMode, w Watcher) *View {
+	t.watches.publishing.Lock()
+	defer t.watches.publishing.Unlock()
+	v := t.view.Load()
+	t.AddWatchAt(v, path, mode, w)
+	return v
+}
+
 func (t *Tree) watch(path string, kind WatchKind, w Watcher, also bool) *View {
 	t.watches.publishing.Lock() // the view is then the one that the tables stand at
 	defer t.watches.publishing.Unlock()
