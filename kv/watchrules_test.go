@@ -525,3 +525,23 @@ func TestResetTellsLastingWatches(t *testing.T) {
 		t.Errorf("%d watches left, want the lasting ones", n)
 	}
 }
+
+// TestCatchUpOrder: of a subtree that is gone the leaves are told first, of a new one the root, deletions before
+// creations; set late or by an installed view.
+func TestCatchUpOrder(t *testing.T) {
+	b := newWatchBench(t, "/a", "/a/b", "/a/b/c")
+	old := b.h.tree.View()
+	for _, p := range []string{"/a/b/c", "/a/b", "/a"} {
+		b.do(OpDelete, p)
+	}
+	for _, p := range []string{"/b", "/b/b", "/b/b/c"} {
+		b.do(OpCreate, p)
+	}
+	want := []string{"NodeDeleted /a/b/c", "NodeDeleted /a/b", "NodeDeleted /a", "NodeCreated /b", "NodeCreated /b/b", "NodeCreated /b/b/c"}
+	b.h.tree.AddWatchAt(old, "/", Recursive, b.w)
+	b.expect("set late", want...)
+	tree := NewTree(old)
+	tree.AddWatchAt(old, "/", Recursive, b.w)
+	tree.Reset(b.h.tree.View())
+	b.expect("installed", want...)
+}
