@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"strings"
 	"time"
@@ -458,7 +459,7 @@ func (c *Config) Validate() error {
 	if c.MaxSessionTimeout < c.MinSessionTimeout {
 		bad("MaxSessionTimeout %v is less than MinSessionTimeout %v", c.MaxSessionTimeout, c.MinSessionTimeout)
 	}
-	if c.MaxSessionTimeout > 1<<31*time.Millisecond {
+	if c.MaxSessionTimeout > math.MaxInt32*time.Millisecond {
 		bad("MaxSessionTimeout %v does not fit the protocol", c.MaxSessionTimeout)
 	}
 	if c.MaxFrameBytes < minFrameBytes || c.MaxFrameBytes > maxFrameBytes {

@@ -44,7 +44,8 @@ type leader struct {
 
 	reaper  reaper
 	remote  ring[remoteOp]
-	ownTurn bool // own and forwarded operations take turns
+	arrived uint64 // number of the newest remoteOp that came
+	ownTurn bool   // own and forwarded operations take turns
 	asked   []askedValidity
 
 	arena   []byte
@@ -73,6 +74,7 @@ type remoteOp struct {
 	ClientOp
 	from quorum.MemberID
 	link zab.LinkID
+	n    uint64 // in the order of their coming
 }
 
 // askedValidity is a revalidation that the leader has yet to answer. It is asked again after a change of leader.
@@ -80,6 +82,9 @@ type askedValidity struct {
 	revalidation
 	from quorum.MemberID // this member itself: the link is 0
 	link zab.LinkID
+	// behind is the newest forwarded operation that came before it. It is answered when that is decided: what the session
+	// wrote on an earlier connection is then part of the state that the client is told to wait for, or never comes.
+	behind uint64
 }
 
 // leaderStage follows a leader through discovery, synchronization and broadcast, and through a re-epoch.
@@ -133,12 +138,12 @@ func (r *Replica) inbound(in *zab.Inbound) {
 			if rd.bad {
 				break
 			}
-			r.lead.remote.push(remoteOp{op, in.From, in.Link})
+			r.lead.arrived++
+			r.lead.remote.push(remoteOp{op, in.From, in.Link, r.lead.arrived})
 		}
 	case r.lead != nil && kind == payloadRevalidate:
 		if q := rd.revalidation(); !rd.bad {
-			r.lead.asked = append(r.lead.asked, askedValidity{q, in.From, in.Link})
-			r.answerAsked()
+			r.ask(askedValidity{q, in.From, in.Link, r.lead.arrived})
 		}
 	case r.lead == nil && kind == payloadValidity:
 		if v := rd.validity(); !rd.bad {
@@ -186,6 +191,31 @@ func (l *leader) appliedEnds(z kv.Zxid) {
 	}
 }
 
+// ask answers one revalidation, or keeps it until it can be answered. The others are not looked at: thousands may wait.
+func (r *Replica) ask(a askedValidity) {
+	if !r.lead.open || !r.answerOne(&a) {
+		r.lead.asked = append(r.lead.asked, a)
+	}
+}
+
+// answerOne reports false if it is too early.
+func (r *Replica) answerOne(a *askedValidity) bool {
+	l := r.lead
+	if l.remote.len() > 0 && l.remote.at(0).n <= a.behind {
+		return false
+	}
+	v, ok := r.validity(&a.revalidation, a.from)
+	switch {
+	case !ok:
+		return false
+	case a.from == r.cfg.ID:
+		r.validated(v)
+	default:
+		r.zab.SendReply(a.from, a.link, appendValidity(nil, &v))
+	}
+	return true
+}
+
 // answerAsked answers the revalidations that can be answered now.
 func (r *Replica) answerAsked() {
 	l := r.lead
@@ -194,14 +224,8 @@ func (r *Replica) answerAsked() {
 	}
 	keep := l.asked[:0]
 	for i := range l.asked {
-		a := &l.asked[i]
-		switch v, ok := r.validity(&a.revalidation, a.from); {
-		case !ok:
+		if a := &l.asked[i]; !r.answerOne(a) {
 			keep = append(keep, *a)
-		case a.from == r.cfg.ID:
-			r.validated(v)
-		default:
-			r.zab.SendReply(a.from, a.link, appendValidity(nil, &v))
 		}
 	}
 	clear(l.asked[len(keep):])
@@ -257,7 +281,7 @@ func (r *Replica) pumpLeader() {
 	}
 	for ; c.asked < c.questions.len(); c.asked++ {
 		if q := c.questions.at(c.asked); !q.answered {
-			l.asked = append(l.asked, askedValidity{q.revalidation, r.cfg.ID, 0})
+			l.asked = append(l.asked, askedValidity{revalidation: q.revalidation, from: r.cfg.ID})
 		}
 	}
 	r.answerAsked()
@@ -341,6 +365,12 @@ func (r *Replica) decode(op *ClientOp, origin quorum.MemberID) kv.Code {
 		timeout, password, ok := decodeCreateSession(op.Body)
 		if !ok {
 			return kv.CodeMarshallingError
+		}
+		if l.sessions.get(op.Session) != nil || l.ending[op.Session] {
+			return kv.CodeSystemError // the id is in use: its origin's mistake, and nothing to the session that has it
+		}
+		if kv.Owner(op.Session).Ephemeral() == 0 {
+			return kv.CodeBadArguments
 		}
 		l.request.Timeout, l.request.Password = r.clampTimeout(timeout), password
 		return kv.CodeOK

@@ -103,7 +103,7 @@ func (s *sessions) claimed(id kv.SessionID, c Claim) {
 
 // deadline rounds up, so that a session never gets less than its time-out.
 func (s *sessions) deadline(n *session) int64 {
-	return s.now + 1 + int64((n.timeoutMs+s.tickMs-1)/s.tickMs)
+	return s.now + 1 + (int64(n.timeoutMs)+int64(s.tickMs)-1)/int64(s.tickMs)
 }
 
 func (s *sessions) place(n *session) {
