@@ -132,6 +132,7 @@ func (a *applier) work(items []applyItem) error {
 				return fmt.Errorf("loading the installed snapshot of %v: %w", it.zxid, err)
 			}
 			a.tree.Reset(v)
+			a.port.closeEnded(v)
 			a.skipping = false
 			a.publish()
 		case a.skipping:

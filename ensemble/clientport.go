@@ -293,6 +293,18 @@ func (p *clientPort) attach(id kv.SessionID, timeoutMs int32, c *conn) {
 	}
 }
 
+// closeEnded ends the connections of sessions that a state which did not come about transaction by transaction does not
+// have: nobody sees the ends of these. A session that is only younger than the state is resumed by its client.
+func (p *clientPort) closeEnded(v *kv.View) {
+	p.each(func(c *conn) {
+		if id := c.sessionID(); id != 0 && !c.isLocal.Load() {
+			if _, open := v.Session(id); !open {
+				c.close("")
+			}
+		}
+	})
+}
+
 // each calls fn with every connection.
 func (p *clientPort) each(fn func(*conn)) {
 	p.mu.Lock()

@@ -123,6 +123,12 @@ func (c *conn) resumeSession(s *slot, q *wire.ConnectRequest) bool {
 		c.close("")
 		return false
 	}
+	// The state is as new as the leader's word. If the session has ended since, perhaps before the connection was attached to
+	// it, the client must not be told that it lives: it asks again.
+	if _, open := c.port.tree.View().Session(s.session); !open {
+		c.close("")
+		return false
+	}
 	return c.welcome(s, q)
 }
 

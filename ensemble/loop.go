@@ -150,7 +150,8 @@ func (l *loop) onApplied(z kv.Zxid, request uint64) {
 
 // openGate opens the client port's gate once the term's beginning is applied here.
 func (l *loop) openGate() {
-	if l.serving.Open && l.applied >= l.serving.Since {
+	if l.serving.Open && l.applied >= l.serving.Since && !l.port.gate.isOpen() {
+		l.port.ids.skip(l.port.tree.View())
 		if l.port.setGate(true) {
 			l.port.touchAll()
 			l.counters.gate(true, time.Now())
