@@ -155,6 +155,9 @@ type Config struct {
 	SnapshotLogBytes int64
 	// SnapshotRetain is how many snapshot points are kept. Default 3, at least 1.
 	SnapshotRetain int
+	// SelfCheckInterval is how often the member looks whether its tree, its snapshots and its log still are what they were
+	// made to be, on a tenth of a core. Default 10 minutes; negative: never.
+	SelfCheckInterval time.Duration
 	// RetainEntries and RetainBytes say how much of the log below the newest snapshot is kept for learners
 	// that were away: a purge leaves at least one of both. Defaults 500000 and 256 MiB.
 	RetainEntries int
@@ -234,6 +237,7 @@ func (c *Config) EnsureDefaults() {
 	def(&c.MaxOutstandingBytes, max(64<<20, 2*int64(c.MaxFrameBytes)))
 	def(&c.DigestAlgorithm, "SHA1")
 	def(&c.ContainerCheckInterval, time.Minute)
+	def(&c.SelfCheckInterval, 10*time.Minute)
 	def(&c.ContainerMaxPerMinute, 10_000)
 	def(&c.SessionlessTimeout, 10*time.Second)
 	def(&c.MaxReplyBytes, 64<<20)

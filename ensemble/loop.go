@@ -28,6 +28,7 @@ type loop struct {
 	wal      *wal.Log
 	net      *transport.Transport // nil: a single member
 	snaps    *snapshotter
+	check    *selfChecker
 	reader   *historyReader
 	disk     *diskWatch
 	clock    *tickClock
@@ -207,6 +208,7 @@ func (e connectFailed) deliver(l *loop)    { l.replica.ConnectFailed(e.attempt) 
 func (e snapshotProgress) deliver(l *loop) { l.replica.SnapshotProgress(e.link) }
 func (e snapshotSent) deliver(l *loop) {
 	delete(l.streaming, e.link)
+	l.check.ask() // only the learner sees whether what arrives is sound
 	l.replica.SnapshotSent(e.link, e.err == nil)
 }
 func (e snapshotReceived) deliver(l *loop) {

@@ -202,7 +202,7 @@ func (m *Member) start() (err error) {
 	}
 	m.loop = &loop{
 		cfg: cfg, log: m.log, replica: rep, inbox: m.inbox, intake: m.intake, wake: wake, port: m.port, applier: m.applier,
-		wal: m.wal, net: m.net, snaps: m.snaps, reader: m.reader, disk: m.disk, clock: clock, hello: hello, counters: &m.counters,
+		wal: m.wal, net: m.net, snaps: m.snaps, check: newSelfChecker(m, ctx), reader: m.reader, disk: m.disk, clock: clock, hello: hello, counters: &m.counters,
 		stop: make(chan struct{}), done: make(chan struct{}), stopped: make(chan struct{}),
 		fail: m.fail, publish: m.publish, applied: st.view.Zxid(), readOnly: readOnlyClock{grace: int64(ticks(max(readOnlyGrace, cfg.TickTime)))},
 		received: make(map[uint64]snapshot.Point), chosen: make(map[zab.LinkID]snapshot.Point), streaming: make(map[zab.LinkID]snapshot.Point),
@@ -218,6 +218,7 @@ func (m *Member) start() (err error) {
 	go m.disk.run()
 	m.port.start(cfg.Listeners.Client)
 	go m.loop.run()
+	m.snaps.group.Go(m.loop.check.run)
 	close(m.up)
 	return nil
 }
@@ -270,21 +271,21 @@ func (m *Member) publish(s replica.Status) {
 	}
 }
 
-// Run starts a member, waits until ctx ends or the member fails, and shuts it down within grace of
+// Run keeps a member running, as Keep does, until ctx ends or it fails for good, and shuts it down within a grace of
 // 10 seconds. It returns nil if it ended because ctx did.
 func Run(ctx context.Context, cfg Config) error {
-	m, err := Start(ctx, cfg)
+	k, err := Keep(ctx, cfg)
 	if err != nil {
 		return err
 	}
 	select {
-	case <-m.Done():
-		return m.Err()
+	case <-k.Done():
+		return k.Err()
 	case <-ctx.Done():
 	}
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
-	return m.Shutdown(drain)
+	return k.Shutdown(drain)
 }
 
 // WaitServing blocks until the member has answered clients, ctx ends, or the member ends (its error, or ErrClosed).

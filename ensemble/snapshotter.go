@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -37,10 +38,12 @@ type snapshotter struct {
 	// Logged since the newest point.
 	bytes   int64
 	entries uint64
-	probed  int64  // bytes at the last look at how much has changed
-	active  bool   // a goroutine is at work: writing, deleting or looking
-	retryAt int64  // tick before which no point is begun
-	term    uint64 // counts installs: an own point begun before one is worthless
+	probed  int64    // bytes at the last look at how much has changed
+	active  bool     // a goroutine is at work: writing, deleting or looking
+	retryAt int64    // tick before which no point is begun
+	term    uint64   // counts installs: an own point begun before one is worthless
+	replace bool     // a point was damaged: one is due, whatever the trigger says
+	bad     []string // damaged files, since the last point that does not need any
 
 	// retainMu makes "which files are needed" and their deletion one step against snapshots that are arriving.
 	retainMu sync.Mutex
@@ -74,6 +77,9 @@ func (s *snapshotter) tick(l *loop) {
 	}
 	want := !s.active && l.clock.now() >= s.retryAt && s.trigger.Due(s.bytes, s.entries, last) && s.tree.View().Zxid() > last.Zxid
 	l.replica.SetSnapshot(want, s.active)
+	if s.replace {
+		s.start(l)
+	}
 	if len(l.awaitingSnapshot) > 0 {
 		for _, w := range l.awaitingSnapshot {
 			l.replica.SnapshotProgress(w.Link)
@@ -245,6 +251,14 @@ func (e snapshotDurable) deliver(l *loop) {
 		return
 	}
 	s.points, s.lastView = e.points, w.job.view
+	if f := w.point.Files[len(w.point.Files)-1]; w.job.old == nil {
+		s.bad = slices.DeleteFunc(s.bad, func(name string) bool { return name == f.Name }) // it has been replaced
+	}
+	if s.dropBad(); len(s.points) > 0 && s.points[len(s.points)-1].Equal(w.point) {
+		s.replace, s.bad = false, nil
+	} else {
+		s.lastView = nil // it stands on a damaged file
+	}
 	s.bytes -= w.job.bytes
 	s.probed = 0
 	s.entries -= w.job.entries
@@ -297,7 +311,7 @@ func (retained) deliver(l *loop) { l.snaps.active = false }
 func (s *snapshotter) installing(p snapshot.Point) {
 	s.term++
 	s.points = []snapshot.Point{p}
-	s.lastView = nil
+	s.lastView, s.replace, s.bad = nil, false, nil
 	s.bytes, s.entries, s.probed = 0, 0, 0
 }
 

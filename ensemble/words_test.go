@@ -73,10 +73,23 @@ func normalWord(s string) string {
 	return s
 }
 
+// waitWritten waits until the goroutines that wrote the replies which clients already have know it too.
+func waitWritten(t *testing.T, m *Member) {
+	t.Helper()
+	eventually(t, "replies are written", func() bool {
+		for _, c := range m.port.list() {
+			if _, held := c.snapshotStats(); held != 0 || c.writing.Load() != 0 {
+				return false
+			}
+		}
+		return true
+	})
+}
+
 // The texts are those of real ZooKeeper 3.8.0 after the same requests, normalised likewise. Lines of sets that have no
 // order there are compared by number in dump.
 func TestWordsLikeZooKeeper(t *testing.T) {
-	_, addr := startSingle(t, allWords)
+	m, addr := startSingle(t, allWords)
 	first := dialRaw(t, addr)
 	first.session()
 	world := []kv.ACL{{Perms: 31, Scheme: "world", ID: "anyone"}}
@@ -100,6 +113,7 @@ func TestWordsLikeZooKeeper(t *testing.T) {
 	third.session()
 	third.send(request(7, wire.OpCreate, record(&wire.CreateRequest{Path: "/no/parent", ACL: world})))
 	third.wantReply(7, kv.CodeNoNode)
+	waitWritten(t, m)
 
 	for _, c := range []struct{ word, want string }{
 		{"ruok", "imok"},

@@ -14,3 +14,22 @@ func recordDigest(table uint8, rec string) uint64 {
 	_, _ = d.WriteString(rec)
 	return d.Sum64()
 }
+
+// recomputeStep is how many records Recompute hashes between two calls of pause.
+const recomputeStep = 4096
+
+// Recompute hashes the whole content again and returns what Digest says of a view that is what was put together. The walk is
+// interrupted by pause, which may be nil, every few thousand records; its error ends it. Any goroutine.
+func (v *View) Recompute(pause func() error) (digest uint64, err error) {
+	n := 0
+	for table := TableNode; table <= TableMeta && err == nil; table++ {
+		v.table(table).ascend("", func(rec string) bool {
+			digest += recordDigest(table, rec)
+			if n++; n%recomputeStep == 0 && pause != nil {
+				err = pause()
+			}
+			return err == nil
+		})
+	}
+	return digest, err
+}

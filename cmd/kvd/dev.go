@@ -84,7 +84,7 @@ func dev(c *cli.Context) (err error) {
 	for i := range members {
 		cfg := members[i].config(members)
 		cfg.Logger = log
-		m, err := ensemble.Start(c.Context, cfg)
+		m, err := ensemble.Keep(c.Context, cfg)
 		if err != nil {
 			closeListeners(members[i+1:])
 			g.close()
@@ -182,7 +182,7 @@ func announce(stdout, stderr io.Writer, addrs string) {
 
 // devGroup is the members of this process.
 type devGroup struct {
-	members []*ensemble.Member
+	members []runningMember
 	stderr  io.Writer
 }
 
@@ -206,7 +206,7 @@ func (g *devGroup) run(ctx context.Context, signals <-chan os.Signal, stdout io.
 		}
 		ready <- nil
 	}()
-	ended := make(chan *ensemble.Member, len(g.members))
+	ended := make(chan runningMember, len(g.members))
 	for _, m := range g.members {
 		go func() {
 			<-m.Done()

@@ -15,7 +15,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -672,7 +671,10 @@ func TestDevMemberDies(t *testing.T) {
 	stderr := newLines(r, &reader)
 	outR, outW := io.Pipe()
 	stdout := newLines(outR, &reader)
-	g := &devGroup{members: slices.Clone(e.Members), stderr: w}
+	g := &devGroup{stderr: w}
+	for _, m := range e.Members {
+		g.members = append(g.members, m)
+	}
 	result := make(chan error)
 	go func() {
 		result <- g.run(context.Background(), nil, outW, nil, e.Servers())

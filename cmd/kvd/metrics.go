@@ -15,7 +15,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"kvd/ensemble"
 	"kvd/zab"
 )
 
@@ -32,7 +31,7 @@ func listenMetrics(addr string) (net.Listener, error) {
 }
 
 // serveMetrics answers Prometheus and pprof on ln, which may be nil, until stop is called.
-func serveMetrics(ln net.Listener, members []*ensemble.Member, log *slog.Logger) (stop func()) {
+func serveMetrics(ln net.Listener, members []runningMember, log *slog.Logger) (stop func()) {
 	if ln == nil {
 		return func() {}
 	}
@@ -65,7 +64,7 @@ func serveMetrics(ln net.Listener, members []*ensemble.Member, log *slog.Logger)
 }
 
 // statusCollector turns each member's Status into gauges at every scrape.
-type statusCollector []*ensemble.Member
+type statusCollector []runningMember
 
 var memberLabels = []string{"member"}
 
@@ -87,13 +86,14 @@ var (
 	descNodes       = gauge("nodes", "Nodes in the tree.")
 	descSuspect     = gauge("suspect", "1 while the member does not vote because it may have forgotten something.")
 	descUptime      = gauge("uptime_seconds", "Seconds since the member started.")
+	descRestarts    = gauge("restarts", "Times within an hour that the member was started again because its log was damaged or its tree wrong.")
 	descLag         = gauge("learner_lag", "Transactions by which a learner of this leader is behind.", "learner")
 )
 
 // Describe implements prometheus.Collector.
 func (statusCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descServing, descLeading, descEpoch, descApplied, descDurable, descCommitted, descSessions, descConnections,
-		descRefused, descOutstanding, descNodes, descSuspect, descUptime, descLag} {
+		descRefused, descOutstanding, descNodes, descSuspect, descUptime, descRestarts, descLag} {
 		ch <- d
 	}
 }
@@ -119,6 +119,9 @@ func (c statusCollector) Collect(ch chan<- prometheus.Metric) {
 		set(descNodes, float64(s.Nodes))
 		set(descSuspect, truth(s.Suspect != ""))
 		set(descUptime, s.Uptime.Seconds())
+		if k, ok := m.(interface{ Restarts() int }); ok {
+			set(descRestarts, float64(k.Restarts()))
+		}
 		for _, l := range s.Learners {
 			ch <- prometheus.MustNewConstMetric(descLag, prometheus.GaugeValue, float64(l.Lag), id, strconv.FormatUint(uint64(l.ID), 10))
 		}

@@ -110,7 +110,7 @@ func memberConfig(s zoocfg.Settings) (ensemble.Config, error) {
 		ID: ensemble.MemberID(s.ID), DataDir: s.DataDir, LogDir: s.LogDir, ConfigVersion: s.ConfigVersion,
 		ClientListen: []string{s.Listen},
 		TickTime:     s.TickTime, InitLimit: s.InitLimit, SyncLimit: s.SyncLimit,
-		PingInterval: s.PingInterval, LeaderTimeout: s.LeaderTimeout, FinalizeWait: s.FinalizeWait,
+		SelfCheckInterval: s.SelfCheckInterval, PingInterval: s.PingInterval, LeaderTimeout: s.LeaderTimeout, FinalizeWait: s.FinalizeWait,
 		MinSessionTimeout: s.MinSessionTimeout, MaxSessionTimeout: s.MaxSessionTimeout,
 		MaxClientConns: s.MaxClientConns, MaxFrameBytes: s.MaxFrameBytes, FourLetterWords: s.FourLetterWords,
 		ExtendedTypes: s.ExtendedTypes, SuperDigest: s.SuperDigest,
@@ -177,6 +177,19 @@ func peerListeners(s zoocfg.Settings) (l ensemble.Listeners, err error) {
 	return l, nil
 }
 
+// runningMember is what the commands do with an *ensemble.Keeper, or with a member alone.
+type runningMember interface {
+	ID() ensemble.MemberID
+	Status() ensemble.Status
+	WaitServing(context.Context) error
+	Done() <-chan struct{}
+	Err() error
+	Shutdown(context.Context) error
+	Close() error
+}
+
+var _ runningMember = (*ensemble.Keeper)(nil)
+
 // serveMember runs one member until a signal or its failure.
 func serveMember(ctx context.Context, cfg ensemble.Config, metrics string, stdout io.Writer) error {
 	signals, release := stopSignals()
@@ -188,14 +201,14 @@ func serveMember(ctx context.Context, cfg ensemble.Config, metrics string, stdou
 	if err != nil {
 		return err
 	}
-	m, err := ensemble.Start(ctx, cfg)
+	m, err := ensemble.Keep(ctx, cfg)
 	if err != nil {
 		if ln != nil {
 			_ = ln.Close()
 		}
 		return err
 	}
-	defer serveMetrics(ln, []*ensemble.Member{m}, cfg.Logger)()
+	defer serveMetrics(ln, []runningMember{m}, cfg.Logger)()
 	serving := make(chan struct{})
 	waitCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -208,17 +221,17 @@ func serveMember(ctx context.Context, cfg ensemble.Config, metrics string, stdou
 		select {
 		case <-serving:
 			serving = nil
-			printReady(stdout, clientAddrs(m))
+			printReady(stdout, clientAddrs(m.Member()))
 		case <-m.Done():
 			return memberEnd(m)
 		case s := <-signals:
-			return stopMembers([]*ensemble.Member{m}, s, signals, cfg.Logger)
+			return stopMembers([]runningMember{m}, s, signals, cfg.Logger)
 		}
 	}
 }
 
 // memberEnd is the error of a member that ended by itself.
-func memberEnd(m *ensemble.Member) error {
+func memberEnd(m runningMember) error {
 	if err := m.Err(); err != nil {
 		return err
 	}
@@ -227,7 +240,7 @@ func memberEnd(m *ensemble.Member) error {
 
 // stopMembers ends members in order: leadership is handed over, outstanding writes commit. It returns nil: the
 // process was stopped by a signal.
-func stopMembers(members []*ensemble.Member, s os.Signal, again <-chan os.Signal, log *slog.Logger) error {
+func stopMembers(members []runningMember, s os.Signal, again <-chan os.Signal, log *slog.Logger) error {
 	return orderly(s, again, log, func(ctx context.Context) {
 		for _, m := range members {
 			if err := m.Shutdown(ctx); err != nil {

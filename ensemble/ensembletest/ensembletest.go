@@ -75,15 +75,22 @@ func listen(t testing.TB) net.Listener {
 
 func port(l net.Listener) int { return l.Addr().(*net.TCPAddr).Port }
 
-func (e *Ensemble) start(t testing.TB, i int, l ensemble.Listeners) {
-	t.Helper()
+// Config is the configuration of the member of an index, for a test that runs it by itself after CloseMember.
+func (e *Ensemble) Config(t testing.TB, i int) ensemble.Config {
 	cfg := ensemble.Config{
-		ID: e.Peers[i].ID, DataDir: e.dirs[i], Members: e.Peers, Listeners: l,
+		ID: e.Peers[i].ID, DataDir: e.dirs[i], Members: e.Peers,
 		Logger: slog.New(slog.NewTextHandler(logWriter{t}, nil)),
 	}
 	for _, o := range e.options {
 		o(&cfg)
 	}
+	return cfg
+}
+
+func (e *Ensemble) start(t testing.TB, i int, l ensemble.Listeners) {
+	t.Helper()
+	cfg := e.Config(t, i)
+	cfg.Listeners = l
 	m, err := ensemble.Start(context.Background(), cfg)
 	if err != nil {
 		t.Fatalf("ensembletest: %v", err)

@@ -198,6 +198,7 @@ var keys = []key{
 	{name: "kvd.pingInterval", why: "how often a leader pings; milliseconds or 150ms, 1.5s", set: ownDuration(func(b *builder) *time.Duration { return &b.s.PingInterval })},
 	{name: "kvd.leaderTimeout", why: "silence after which a leader is given up; at least four pings", set: ownDuration(func(b *builder) *time.Duration { return &b.s.LeaderTimeout })},
 	{name: "kvd.finalizeWait", why: "how long an election waits for a better vote", set: ownDuration(func(b *builder) *time.Duration { return &b.s.FinalizeWait })},
+	{name: "kvd.selfCheckInterval", why: "how often a member reads back its tree, snapshots and log; default 10m, 0 is never", set: selfCheckInterval},
 	{name: "kvd.snapshotLogBytes", why: "logged bytes after which a snapshot is due", set: bytes(func(b *builder) *int64 { return &b.s.SnapshotLogBytes })},
 	{name: "kvd.retainBytes", why: "log kept for members that were away", set: bytes(func(b *builder) *int64 { return &b.s.RetainBytes })},
 	{name: "kvd.retainEntries", why: "the same in transactions", set: number(func(b *builder) *int { return &b.s.RetainEntries }, 1)},
@@ -284,6 +285,15 @@ func boolean(field func(*builder) *bool) func(*builder, string) error {
 		}
 		return nil
 	}
+}
+
+// selfCheckInterval is an own duration of which 0 means never.
+func selfCheckInterval(b *builder, v string) error {
+	if v == "0" {
+		b.s.SelfCheckInterval = -1
+		return nil
+	}
+	return ownDuration(func(b *builder) *time.Duration { return &b.s.SelfCheckInterval })(b, v)
 }
 
 // duration takes milliseconds.

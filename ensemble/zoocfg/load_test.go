@@ -169,6 +169,8 @@ var honouredCases = []honouredCase{
 	{"kvd.pingInterval", "50", func(s *Settings) bool { return s.PingInterval == 50*time.Millisecond }, []string{"0", "x"}},
 	{"kvd.leaderTimeout", "1.5s", func(s *Settings) bool { return s.LeaderTimeout == 1500*time.Millisecond }, []string{"-1s", "x"}},
 	{"kvd.finalizeWait", "200", func(s *Settings) bool { return s.FinalizeWait == 200*time.Millisecond }, []string{"0"}},
+	{"kvd.selfCheckInterval", "30s", func(s *Settings) bool { return s.SelfCheckInterval == 30*time.Second }, []string{"-1s", "x"}},
+	{"kvd.selfCheckInterval", "0", func(s *Settings) bool { return s.SelfCheckInterval < 0 }, nil},
 	{"kvd.snapshotLogBytes", "1048576", func(s *Settings) bool { return s.SnapshotLogBytes == 1<<20 }, []string{"0", "x"}},
 	{"kvd.retainBytes", "1048576", func(s *Settings) bool { return s.RetainBytes == 1<<20 }, []string{"0"}},
 	{"kvd.retainEntries", "1000", func(s *Settings) bool { return s.RetainEntries == 1000 }, []string{"0"}},
