@@ -83,15 +83,20 @@ func (s *sessions) touch(id kv.SessionID, timeoutMs int32, owner quorum.MemberID
 }
 
 // heard is a touch that a member recorded for a client on one of its connections. One of a connection that the session
-// has left since moves nothing back. One of a newer connection than this leader knew of, which an earlier leader
-// accepted, says who the owner is, also against a write that slipped in before.
+// has left since moves nothing back, and does not change what was agreed; but the client lives, so its session does: the
+// newer connection may be one that it had given up before the leader heard of it. One of a newer connection than
+// this leader knew of, which an earlier leader accepted, says who the owner is, also against a write that slipped in
+// before.
 func (s *sessions) heard(t touch, at quorum.MemberID) {
 	n := s.all[t.session]
-	if n == nil || t.claim < n.claim || t.claim == n.claim && n.owner != 0 && n.owner != at {
-		return
+	switch {
+	case n == nil:
+	case t.claim < n.claim || t.claim == n.claim && n.owner != 0 && n.owner != at:
+		s.touch(t.session, 0, 0)
+	default:
+		n.claim = t.claim
+		s.touch(t.session, t.timeoutMs, at)
 	}
-	n.claim = t.claim
-	s.touch(t.session, t.timeoutMs, at)
 }
 
 // claimed says that a connection was accepted for the session.
