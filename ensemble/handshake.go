@@ -101,7 +101,8 @@ func (c *conn) resumeSession(s *slot, q *wire.ConnectRequest) bool {
 		return c.refuseSession(q)
 	}
 	copy(s.password[:], q.Password)
-	if !c.awaitSlot(s) {
+	s, ok := c.askLeader(s)
+	if !ok {
 		return false
 	}
 	switch s.validity {
@@ -130,6 +131,23 @@ func (c *conn) resumeSession(s *slot, q *wire.ConnectRequest) bool {
 		return false
 	}
 	return c.welcome(s, q)
+}
+
+// askLeader asks the leader about the session to be resumed, until nothing that an earlier connection of it sends through
+// this member can come behind the question: the client is told a state in which every write whose outcome it does not
+// know is decided. It returns the last question, answered.
+func (c *conn) askLeader(s *slot) (*slot, bool) {
+	for {
+		old := c.port.sessions.get(s.session)
+		if !c.awaitSlot(s) {
+			return nil, false
+		}
+		if s.validity != resumeValid || old == nil || old == c {
+			return s, true
+		}
+		// The other connection has been ended by now, and what it had sent is in front of what is pushed from here on.
+		s = &slot{conn: c, kind: slotResume, session: s.session, password: s.password, timeoutMs: s.timeoutMs, cost: slotOverhead, at: s.at}
+	}
 }
 
 // awaitSlot pushes a handshake and waits for its result.

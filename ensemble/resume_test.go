@@ -2,6 +2,7 @@ package ensemble
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -29,11 +30,10 @@ func TestSessionThatEndedWithinASnapshot(t *testing.T) {
 	leader := tr.serving(ctx, 0, 1, 2)
 	away, stays := (leader+1)%3, (leader+2)%3
 	m := tr.members[away]
-	gone, lives := dialRaw(t, tr.peers[away].ClientAddr), dialRaw(t, tr.peers[away].ClientAddr)
+	gone := dialRaw(t, tr.peers[away].ClientAddr)
 	s := gone.session()
 	gone.send(createRequest(1, "/mine", kv.FlagEphemeral))
 	gone.wantReply(1, kv.CodeOK)
-	lives.session()
 	writer, err := tr.members[stays].Client(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -64,10 +64,6 @@ func TestSessionThatEndedWithinASnapshot(t *testing.T) {
 	eventually(t, "the member got a snapshot and serves", func() bool { return m.wal.State().Base > last && m.Status().Serving })
 	gone.send(request(wire.XidPing, wire.OpPing, nil))
 	gone.wantClosed()
-	if m.port.sessions.attached() > 1 {
-		t.Errorf("%d sessions are attached", m.port.sessions.attached())
-	}
-	_ = lives
 }
 
 // The leader's word that a session lives reaches the member together with the transaction that ends it.
@@ -77,6 +73,8 @@ func TestSessionThatEndsWhileItIsResumed(t *testing.T) {
 	s := first.session()
 	first.send(request(1, wire.OpCloseSession, nil))
 	first.wantReply(1, kv.CodeOK)
+	first.wantClosed()
+	eventually(t, "its connection is gone", func() bool { return m.port.sessions.attached() == 0 })
 
 	// The end is applied; the word is said now, as it was when the session lived.
 	stalled, asked := make(chan struct{}), make(chan struct{})
@@ -116,5 +114,48 @@ func TestIDsOfSessionsThatCameFromOthers(t *testing.T) {
 	<-done
 	if next := dialRaw(t, addr).session(); next.Session <= first.Session {
 		t.Errorf("session %v after %v", next.Session, first.Session)
+	}
+}
+
+// A client comes back to the member whose connection with it has not ended yet: what it had sent there is still on its way
+// when the session is resumed. What it then does not find does not come later either.
+func TestResumeSettlesWhatTheOldConnectionSent(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	tr := startTrio(t, nil)
+	leader := tr.serving(ctx, 0, 1, 2)
+	at := (leader + 1) % 3
+	for round := range 10 {
+		path := fmt.Sprint("/late", round)
+		old := dialRaw(t, tr.peers[at].ClientAddr)
+		s := old.session()
+		resume := stall(t, tr.members[leader])
+		r := dialRaw(t, tr.peers[at].ClientAddr)
+		asked := tr.members[at].port.counters.connectRequests.Load()
+		r.send(frame(record(&wire.ConnectRequest{TimeoutMs: 10_000, Session: s.Session, Password: s.Password[:]})))
+		eventually(t, "the question is on its way", func() bool {
+			return tr.members[at].port.counters.connectRequests.Load() > asked && tr.members[at].intake.outstanding() == 1
+		})
+		old.send(createRequest(1, path, kv.FlagEphemeral))
+		eventually(t, "the write is on its way", func() bool { return tr.members[at].intake.outstanding() == 2 })
+		resume()
+		var resp wire.ConnectResponse
+		if err := wire.Decode(r.next(), &resp); err != nil || resp.Session != s.Session {
+			t.Fatalf("not resumed: %+v %v", resp, err)
+		}
+		exists := func(xid int32) kv.Code {
+			h, _ := askExists(r, xid, path)
+			return h.Err
+		}
+		before := exists(1)
+		r.send(request(2, wire.OpSync, wire.AppendString(nil, "/")))
+		r.wantReply(2, kv.CodeOK)
+		r.send(createRequest(3, path+"own", kv.FlagEphemeral))
+		r.wantReply(3, kv.CodeOK)
+		if after := exists(4); after != before {
+			t.Fatalf("round %d: %v right after the resume, %v later", round, before, after)
+		}
+		r.send(request(5, wire.OpCloseSession, nil))
+		r.wantReply(5, kv.CodeOK)
 	}
 }
