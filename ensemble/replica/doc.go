@@ -51,6 +51,8 @@
 // The shell ends a connection at its first failure, and says Cancel once for every connection that ever submitted,
 // after its last Submit. Cancel also drops what has not been sent: the client may write elsewhere by now.
 // Order between connections of one session is the leader's: it takes operations from the member that asked last.
+// A question about a session is answered when every operation that came to the leader before it is decided: with the
+// zxid of the answer the client sees all that its session has done, and what it does not see never happens.
 //
 // # Sessions
 //
