@@ -61,6 +61,10 @@ func (l *loop) carryOut(r replica.Ready) {
 		}
 	}
 	l.answer(&r)
+	if r.Diverged != nil {
+		l.condemned = true // the gate stays shut
+		l.condemn(*r.Diverged)
+	}
 	if r.SnapshotTurn {
 		l.snaps.start(l)
 	}

@@ -35,9 +35,10 @@ type loop struct {
 	hello    *helloBox
 	counters *memberCounters
 
-	stop chan struct{}
-	done chan struct{}
-	fail func(error) // ends the member
+	stop    chan struct{}
+	done    chan struct{}
+	fail    func(error) // ends the member
+	condemn func(zab.Divergence)
 	// stopped is closed when a shutdown has come to its end.
 	stopped chan struct{}
 	publish func(replica.Status)
@@ -59,6 +60,7 @@ type loop struct {
 	// awaitingSnapshot are requests for a point while there is none.
 	awaitingSnapshot []zab.SendSnapshot
 	closing          bool // shutdown was asked for
+	condemned        bool // the tree is wrong: nobody is answered from it any more
 	readOnly         readOnlyClock
 	expired          uint64 // as the replica last said
 	statusAt         int64
@@ -151,7 +153,7 @@ func (l *loop) onApplied(z kv.Zxid, request uint64) {
 
 // openGate opens the client port's gate once the term's beginning is applied here.
 func (l *loop) openGate() {
-	if l.serving.Open && l.applied >= l.serving.Since && !l.port.gate.isOpen() {
+	if l.serving.Open && !l.condemned && l.applied >= l.serving.Since && !l.port.gate.isOpen() {
 		l.port.ids.skip(l.port.tree.View())
 		if l.port.setGate(true) {
 			l.port.touchAll()

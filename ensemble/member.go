@@ -182,7 +182,7 @@ func (m *Member) start() (err error) {
 			ClusterID: state.ClusterID, Suspect: state.Suspect != "", Bootstrap: cfg.Bootstrap,
 			Run: randomUint64(), Mint: newClusterID(),
 		},
-		Applied: st.view.Zxid(), View: m.tree.View, History: m.wal,
+		Applied: st.view.Zxid(), View: m.tree.View, Digests: m.tree, History: m.wal,
 	})
 	if err != nil {
 		return err
@@ -204,7 +204,7 @@ func (m *Member) start() (err error) {
 		cfg: cfg, log: m.log, replica: rep, inbox: m.inbox, intake: m.intake, wake: wake, port: m.port, applier: m.applier,
 		wal: m.wal, net: m.net, snaps: m.snaps, check: newSelfChecker(m, ctx), reader: m.reader, disk: m.disk, clock: clock, hello: hello, counters: &m.counters,
 		stop: make(chan struct{}), done: make(chan struct{}), stopped: make(chan struct{}),
-		fail: m.fail, publish: m.publish, applied: st.view.Zxid(), readOnly: readOnlyClock{grace: int64(ticks(max(readOnlyGrace, cfg.TickTime)))},
+		fail: m.fail, condemn: m.condemn, publish: m.publish, applied: st.view.Zxid(), readOnly: readOnlyClock{grace: int64(ticks(max(readOnlyGrace, cfg.TickTime)))},
 		received: make(map[uint64]snapshot.Point), chosen: make(map[zab.LinkID]snapshot.Point), streaming: make(map[zab.LinkID]snapshot.Point),
 	}
 	m.publish(rep.Status())
@@ -405,6 +405,27 @@ func (m *Member) fail(err error) {
 			m.end()
 		case <-m.aborted:
 		}
+	}()
+}
+
+// condemn ends a member whose tree is not what a quorum has. The next start on the directory believes none of it. It may be
+// called on any of the member's goroutines and does not wait.
+func (m *Member) condemn(d zab.Divergence) {
+	m.port.setGate(false)
+	err := fmt.Errorf("%w: a quorum has another one at %v; they were last known to agree at %v", ErrDiverged, d.At, d.After)
+	m.mu.Lock()
+	first := m.err == nil
+	if first {
+		m.err = err
+	}
+	m.mu.Unlock()
+	if !first {
+		return
+	}
+	m.log.Error("member fails", "error", err)
+	go func() {
+		_ = m.wal.Condemn(err.Error()) // it returns why the log ended, which is this
+		m.fail(err)
 	}()
 }
 

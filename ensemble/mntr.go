@@ -172,12 +172,12 @@ var monitorKeys = []monitorKey{
 	{"stale_requests_dropped", "", "", counter(func(c *portCounters) int64 { return c.staleDropped.Load() })},
 	{"stale_requests", "", "the same", counter(func(c *portCounters) int64 { return c.staleDropped.Load() })},
 	{"stale_replies", "", "", counter(func(c *portCounters) int64 { return c.staleReplies.Load() })},
+	{"digest_mismatches_count", "", "trees that differed from the leader's, as this member found when it led", func(f *monitorFacts) any { return int64(f.rep.Mismatches) }},
 
 	// What cannot happen here.
 	{"snapshot_error_count", "", "always 0: no snapshots on demand", always(0)},
 	{"restore_error_count", "", "always 0: no restore", always(0)},
 	{"unrecoverable_error_count", "", "always 0: such an error ends the member", always(0)},
-	{"digest_mismatches_count", "", "always 0: a mismatch ends the member", always(0)},
 	{"quit_leading_due_to_disloyal_voter", "", "always 0", always(0)},
 	{"response_packet_cache_hits", "", "always 0: no cache", always(0)},
 	{"response_packet_cache_misses", "", "always 0: no cache", always(0)},

@@ -33,6 +33,35 @@ func (l *digestLog) add(d DigestAt) {
 	l.next = (l.next + 1) % digestsKept
 }
 
+// DigestAt returns the digest of the tree right after the transaction z, if that is the newest one, or is divisible by
+// DigestInterval and one of the newest thousand of those applied in this run. Any goroutine.
+func (t *Tree) DigestAt(z Zxid) (digest uint64, ok bool) {
+	if v := t.View(); v.Zxid() == z {
+		return v.Digest(), true
+	}
+	l := &t.digests
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range l.ring {
+		if l.ring[i].Zxid == z {
+			return l.ring[i].Digest, true
+		}
+	}
+	return 0, false
+}
+
+// NewestDigest is the newest of Digests, the zero value if there is none. Any goroutine.
+func (t *Tree) NewestDigest() DigestAt {
+	l := &t.digests
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := len(l.ring)
+	if n == 0 {
+		return DigestAt{}
+	}
+	return l.ring[(l.next+n-1)%n]
+}
+
 // Digests returns the digests at zxids divisible by DigestInterval that were applied in this run, the oldest first.
 func (t *Tree) Digests() []DigestAt {
 	l := &t.digests

@@ -438,6 +438,11 @@ func (p *Peer) pingAll() {
 			pr.commitSent = max(pr.commitSent, m.Commit)
 		}
 		m.SnapshotTurn, pr.grantTurn = pr.grantTurn, false
+		if p.stage == Broadcast && pr.stage == linkLive {
+			m.DigestAt = l.digestAt
+			m.DivergedAfter, m.DivergedAt = pr.diverged.After, pr.diverged.At
+			pr.diverged = Divergence{}
+		}
 		p.send(pr.peer, pr.link, m)
 	}
 }

@@ -137,6 +137,7 @@ func (c *canonical) leader(l *leader) {
 	c.num(uint64(l.wantEpoch))
 	c.bytes([]byte(l.wantReason))
 	c.bool(l.resigning)
+	c.num(uint64(l.digestAt))
 	c.num(uint64(l.resignSince), uint64(l.next), uint64(l.outstandingCount), uint64(l.outstandingBytes), uint64(l.progressAt),
 		uint64(l.best.infos), uint64(l.best.acks), uint64(l.best.synced), l.probe, uint64(l.pingedAt), uint64(len(l.syncs)))
 	for _, s := range l.syncs {
@@ -161,6 +162,7 @@ func (c *canonical) progress(pr *progress) {
 	c.bool(pr.reading)
 	c.bool(pr.upToDate)
 	c.bool(pr.grantTurn)
+	c.num(uint64(pr.diverged.After), uint64(pr.diverged.At))
 	c.message(&pr.ack)
 	c.num(uint64(pr.plan.kind), uint64(pr.plan.row), uint64(pr.plan.point), pr.plan.chain)
 	c.num(uint64(pr.cursor), pr.cursorChain, uint64(pr.target), uint64(pr.match), uint64(pr.received), uint64(pr.commitSent))
@@ -255,6 +257,10 @@ func (c *canonical) ready(r *Ready) {
 		c.message(rep.Reply)
 	}
 	c.bool(r.SnapshotTurn)
+	c.bool(r.Diverged != nil)
+	if d := r.Diverged; d != nil {
+		c.num(uint64(d.After), uint64(d.At))
+	}
 	c.bool(r.Role != nil)
 	if r.Role != nil {
 		c.num(uint64(r.Role.Role), uint64(r.Role.Stage), uint64(r.Role.Leader), uint64(r.Role.Epoch))

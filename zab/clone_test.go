@@ -81,7 +81,7 @@ func TestCanonicalFormKnowsEveryField(t *testing.T) {
 		v    any
 		want int
 	}{
-		{Peer{}, 28}, {leader{}, 23}, {progress{}, 28}, {learner{}, 26}, {inflightWrite{}, 12}, {Ready{}, 14}, {Write{}, 7},
+		{Peer{}, 29}, {leader{}, 24}, {progress{}, 29}, {learner{}, 26}, {inflightWrite{}, 12}, {Ready{}, 15}, {Write{}, 7},
 		{DurableState{}, 9}, {tail{}, 6}, {window{}, 3}, {sentBatch{}, 4}, {syncWait{}, 5}, {parkedLink{}, 3}, {syncPlan{}, 5},
 	} {
 		if got := reflect.TypeOf(tc.v).NumField(); got != tc.want {

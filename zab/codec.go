@@ -69,6 +69,8 @@ type pingReplyHead struct {
 	FreeDisk       uint64
 	WantSnapshot   bool
 	SnapshotActive bool
+	DigestAt       kv.Zxid
+	Digest         uint64
 }
 
 type entriesHead struct {
@@ -144,7 +146,7 @@ func AppendMessage(dst []byte, m Message) ([]byte, error) {
 		kind = kindPing
 	case *PingReply:
 		kind, tail = kindPingReply, m.Touched
-		body = &pingReplyHead{m.Epoch, m.Probe, m.Applied, m.OldestWriteMs, m.FreeDisk, m.WantSnapshot, m.SnapshotActive}
+		body = &pingReplyHead{m.Epoch, m.Probe, m.Applied, m.OldestWriteMs, m.FreeDisk, m.WantSnapshot, m.SnapshotActive, m.DigestAt, m.Digest}
 	case *Request:
 		return append(append(dst, kindRequest), m.Payload...), nil
 	case *Reply:
@@ -230,7 +232,7 @@ func DecodeMessage(b []byte) (Message, error) {
 		}
 		r := &PingReply{
 			Epoch: h.Epoch, Probe: h.Probe, Applied: h.Applied, OldestWriteMs: h.OldestWriteMs, FreeDisk: h.FreeDisk,
-			WantSnapshot: h.WantSnapshot, SnapshotActive: h.SnapshotActive,
+			WantSnapshot: h.WantSnapshot, SnapshotActive: h.SnapshotActive, DigestAt: h.DigestAt, Digest: h.Digest,
 		}
 		if len(rest) > 0 {
 			r.Touched = rest

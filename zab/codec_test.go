@@ -21,8 +21,8 @@ func allMessages() []Message {
 		&Proposal{Prev: 1, PrevChain: 2, Commit: 3, Entries: []kv.Entry{{Zxid: 4, Chain: 5, Payload: []byte("six")}, {Zxid: 7, Chain: 8, Payload: []byte{}}}},
 		&Inform{Prev: 1, PrevChain: 2, Entries: []kv.Entry{{Zxid: 4, Chain: 5, Payload: bytes.Repeat([]byte{9}, 300)}}},
 		&NewLeader{Epoch: 1, Last: 2, Chain: 3, Commit: 4}, &AckNewLeader{Epoch: 1, Last: 2}, &UpToDate{Epoch: 1, Commit: 2},
-		&Ack{Epoch: 1, Zxid: 2}, &Commit{Epoch: 1, Zxid: 2}, &Ping{Epoch: 1, Probe: 2, Commit: 3, SnapshotTurn: true},
-		&PingReply{Epoch: 1, Probe: 2, Applied: 3, OldestWriteMs: 4, FreeDisk: 1 << 40, WantSnapshot: true, SnapshotActive: true, Touched: []byte{1}},
+		&Ack{Epoch: 1, Zxid: 2}, &Commit{Epoch: 1, Zxid: 2}, &Ping{Epoch: 1, Probe: 2, Commit: 3, SnapshotTurn: true, DigestAt: 4, DivergedAt: 6, DivergedAfter: 5},
+		&PingReply{Epoch: 1, Probe: 2, Applied: 3, OldestWriteMs: 4, FreeDisk: 1 << 40, WantSnapshot: true, SnapshotActive: true, DigestAt: 7, Digest: 1 << 63, Touched: []byte{1}},
 		&Request{Payload: []byte("r")}, &Reply{Payload: []byte("s")}, &SyncRequest{ID: 1}, &SyncReply{ID: 1, Zxid: 2},
 		&Resign{Epoch: 3}, &Refuse{Reason: "no", NotLeading: true}, &Received{Epoch: 1, Zxid: 2},
 	}

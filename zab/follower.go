@@ -402,6 +402,14 @@ func (p *Peer) onPing(m *Ping) {
 		Epoch: f.epoch, Probe: m.Probe, Applied: p.applied, OldestWriteMs: p.disk.oldestMs, FreeDisk: p.disk.free,
 		WantSnapshot: p.disk.wantSnapshot, SnapshotActive: p.disk.snapshotting,
 	}
+	if m.DivergedAt != 0 && m.Epoch == f.epoch {
+		p.out.Diverged = &Divergence{After: m.DivergedAfter, At: m.DivergedAt}
+	}
+	if m.DigestAt != 0 && m.DigestAt <= p.applied && p.digest != nil {
+		if d, ok := p.digest(m.DigestAt); ok {
+			r.DigestAt, r.Digest = m.DigestAt, d
+		}
+	}
 	if p.touches != nil {
 		r.Touched = p.touches()
 	}

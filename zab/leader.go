@@ -40,6 +40,7 @@ type leader struct {
 
 	probe    uint64
 	pingedAt int
+	digestAt kv.Zxid // PINGs ask for the digest there
 	syncs    []syncWait
 
 	// keptMatch and keptCursor are used by mutations only.

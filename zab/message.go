@@ -131,6 +131,11 @@ type Ping struct {
 	Commit kv.Zxid
 	// SnapshotTurn grants the receiver leave to write its own snapshot now (design 5: members take turns).
 	SnapshotTurn bool
+	// DigestAt asks for the digest of the tree right after that transaction, 0 for none.
+	DigestAt kv.Zxid
+	// DivergedAt, if not 0, says that the receiver's tree was another one there than that of a quorum; DivergedAfter is where
+	// they were last known to agree, 0 if that is not known.
+	DivergedAt, DivergedAfter kv.Zxid
 }
 
 // PingReply answers a Ping.
@@ -142,7 +147,10 @@ type PingReply struct {
 	FreeDisk       uint64 // bytes free where the log lies
 	WantSnapshot   bool   // would like the snapshot turn
 	SnapshotActive bool   // is writing one
-	Touched        []byte // session touch table, opaque here (encoded by the replica)
+	// DigestAt and Digest answer Ping.DigestAt; 0 if the member does not know.
+	DigestAt kv.Zxid
+	Digest   uint64
+	Touched  []byte // session touch table, opaque here (encoded by the replica)
 }
 
 // Request carries an opaque batch from a learner to the leader (REQUEST, REVALIDATE: the replica's codec).

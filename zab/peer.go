@@ -55,6 +55,7 @@ type Peer struct {
 		snapshotting bool
 	}
 	touches func() []byte
+	digest  func(kv.Zxid) (uint64, bool)
 
 	// out gathers the next Ready, spare is the one handed out last: their slices alternate.
 	out, spare Ready

@@ -63,6 +63,7 @@ type progress struct {
 	report     *PingReply
 	reportAt   int
 	grantTurn  bool
+	diverged   Divergence // to be told
 }
 
 // counted reports whether the learner's acks count towards a quorum.

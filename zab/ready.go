@@ -143,6 +143,8 @@ type Ready struct {
 	Reports    []PeerReport
 	// SnapshotTurn: the leader's PING granted this learner leave to write its own snapshot now.
 	SnapshotTurn bool
+	// Diverged: the leader says that this member's tree is wrong.
+	Diverged *Divergence
 	// Role is set when the role or its stage changed.
 	Role   *RoleChange
 	Events []Event // for logs, counters and golden files

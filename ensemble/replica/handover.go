@@ -161,6 +161,7 @@ func (r *Replica) endTerm(old zab.RoleChange, reason string) {
 	r.electing, r.wantElection = false, true
 	r.lead = nil
 	r.turns.reset()
+	r.audit.reset()
 	r.clients.dropGaps()
 	r.clients.endTerm(r)
 	if r.stopping {

@@ -485,4 +485,5 @@ func (r *Replica) report(p *zab.PeerReport) {
 		}
 	}
 	r.turns.report(p, r.now)
+	r.audit.report(p)
 }

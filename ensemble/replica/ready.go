@@ -145,6 +145,9 @@ type Ready struct {
 	Serving     *Serving
 	// SnapshotTurn: it is this member's turn to write a snapshot of its own; forget it if none is wanted.
 	SnapshotTurn bool
+	// Diverged: this member's tree is wrong. It must not be served from any more: the shell ends the member and has it synced
+	// as one that may have forgotten something.
+	Diverged *zab.Divergence
 	// Stopped: Shutdown is complete; nothing more will come.
 	Stopped bool
 }

@@ -18,6 +18,7 @@ type Replica struct {
 	forming  forming
 	view     func() *kv.View
 	history  zab.History
+	digests  Digests
 	now      int64 // ticks of this run
 	wallMs   int64 // newest clock reading
 	stampMs  int64 // newest stamp given to a transaction: stamps never go back within a run
@@ -32,6 +33,7 @@ type Replica struct {
 	clients clients
 	lead    *leader // nil unless the role is Leading
 	turns   turns
+	audit   audit
 
 	expired, reaped uint64 // sessions and nodes that this member as leader decided to end, in this run
 
@@ -68,7 +70,7 @@ func New(cfg Config, st Start) (*Replica, error) {
 		Mutations: cfg.ElectionMutations,
 	})
 	r := &Replica{
-		cfg: cfg, election: el, view: st.View, history: st.History,
+		cfg: cfg, election: el, view: st.View, history: st.History, digests: st.Digests,
 		applied: st.Applied, handed: st.Applied, levels: viewLevels(st.View()), wantElection: true,
 	}
 	if err := r.startBroadcast(st.Durable); err != nil {
@@ -96,6 +98,9 @@ func (r *Replica) startBroadcast(d zab.DurableState) error {
 		return fmt.Errorf("broadcast: %w", err)
 	}
 	p.SetTouches(r.takeTouches)
+	if r.digests != nil {
+		p.SetDigests(r.digests.DigestAt)
+	}
 	r.zab = p
 	return nil
 }
@@ -114,6 +119,7 @@ func (r *Replica) Tick(c Clock) {
 		r.tickLeader(c.Gap)
 	}
 	r.tickTurns()
+	r.tickAudit()
 	r.tickShutdown()
 	r.advanceElection()
 }
@@ -234,7 +240,7 @@ func (r *Replica) HasReady() bool {
 func (r *Replica) hasOut() bool {
 	o := r.out()
 	return len(o.Elections) > 0 || len(o.Failed) > 0 || len(o.Revalidated) > 0 || len(o.Synced) > 0 ||
-		len(o.Events) > 0 || len(r.closing) > 0 || o.Identity != nil || o.Serving != nil || o.SnapshotTurn
+		len(o.Events) > 0 || len(r.closing) > 0 || o.Identity != nil || o.Serving != nil || o.SnapshotTurn || o.Diverged != nil
 }
 
 // Ready returns what is to be done, in the order of its fields, and expects it to be done. What operations have
@@ -281,6 +287,9 @@ func (r *Replica) absorb(zr *zab.Ready) {
 	for _, s := range zr.Synced {
 		r.synced(s)
 	}
+	if zr.Diverged != nil {
+		r.out().Diverged, zr.Diverged = zr.Diverged, nil
+	}
 	if zr.SnapshotTurn {
 		r.takeTurn()
 	}
@@ -317,6 +326,8 @@ type Status struct {
 	Sessions                      int // with deadlines here; leader only
 	// Expired sessions, and containers and nodes with a time to live removed, by this member as leader in this run.
 	Expired, Reaped uint64
+	// Mismatches is how often this member, as leader, found another member's tree to differ from its own, in this run.
+	Mismatches uint64
 }
 
 // Expired is how many sessions this member, as leader, has decided to end in this run.
@@ -328,7 +339,7 @@ func (r *Replica) Status() Status {
 		Status: r.zab.Status(), Serving: r.serving, Electing: r.electing, Forming: r.formingStatus(),
 		Queued: r.clients.queue.len(), QueuedBytes: r.clients.queuedBytes,
 		Outstanding: r.clients.outstanding.len(), OutstandingBytes: r.clients.outstandingBytes,
-		Connections: len(r.clients.conns), Expired: r.expired, Reaped: r.reaped,
+		Connections: len(r.clients.conns), Expired: r.expired, Reaped: r.reaped, Mismatches: r.audit.mismatches,
 	}
 	for i := range r.clients.syncs {
 		s.Syncs += len(r.clients.syncs[i].requests)

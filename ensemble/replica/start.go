@@ -30,8 +30,18 @@ type Start struct {
 	Applied kv.Zxid
 	// View returns the newest applied state. The leader prepares against it.
 	View func() *kv.View
+	// Digests are those of the tree that View shows, for the comparison between members; nil: it is not done.
+	Digests Digests
 	// History is the durable log's index.
 	History zab.History
+}
+
+// Digests is what a tree remembers of its digests. *kv.Tree is one.
+type Digests interface {
+	// DigestAt is the digest right after a transaction, if it is remembered.
+	DigestAt(kv.Zxid) (digest uint64, ok bool)
+	// NewestDigest is the newest one that all members remember, the zero value if there is none yet.
+	NewestDigest() kv.DigestAt
 }
 
 func (s Start) validate() error {

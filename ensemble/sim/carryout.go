@@ -104,6 +104,10 @@ func (m *Member) carryOut(rd *replica.Ready) {
 	for _, y := range rd.Synced {
 		m.port.synced(y)
 	}
+	if rd.Diverged != nil {
+		m.diverged(rd.Diverged)
+		return
+	}
 	if rd.SnapshotTurn {
 		m.takeSnapshot()
 	}

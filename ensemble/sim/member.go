@@ -22,6 +22,7 @@ type Member struct {
 	disk    disk
 	cluster [16]byte // zero: blank
 	suspect bool     // the identity file and the log do not agree
+	spoiled uint64   // added to the digests that it tells
 
 	fresh int // where the writes of the present Ready begin in the queue
 
@@ -129,6 +130,7 @@ func (s *Sim) TryStart(id quorum.MemberID) error {
 		Identity: replica.Identity{ClusterID: m.cluster, Suspect: m.suspect, Run: m.life, Mint: [16]byte{0xaa, byte(m.life)}},
 		Applied:  base,
 		View:     m.tree.View,
+		Digests:  toldDigests{m},
 		History:  &m.disk.content,
 	})
 	if err != nil {
