@@ -199,6 +199,9 @@ func (e *Election) Step(n Notification) {
 		}
 		return
 	}
+	if e.cfg.Mutations.DeafWhileFinalizing && e.finalizing && (n.State != Looking || n.Round != e.round || !e.better(n.Vote)) {
+		return
+	}
 	p := &e.peers[i]
 	p.gone, p.penalty, p.unheard = false, 0, 0
 	switch {
@@ -277,6 +280,9 @@ func (e *Election) stepStanding(p *peer, n Notification) {
 	// Neither zxid nor round is compared: they differ between members that joined at different times (ZK-1805).
 	byStanding := e.quorum(func(i int, _ quorum.MemberID) bool {
 		s := &e.peers[i].standing
+		if e.cfg.Mutations.JoinComparesVotes && (s.vote != n.Vote || s.round != n.Round) {
+			return false
+		}
 		return s.valid && s.vote.Leader == n.Vote.Leader && s.vote.Epoch == n.Vote.Epoch
 	})
 	if byRound || byStanding {
@@ -299,6 +305,9 @@ func (e *Election) leaderCheck(n Notification) bool {
 func (e *Election) stepSettled(p *peer, n Notification) {
 	if n.State == Looking || n.State == Observing {
 		e.answer(n.From)
+	}
+	if e.cfg.Mutations.LaggardDeposes && e.state == Leading && n.State == Looking && n.Round > e.round {
+		e.abdicate = true
 	}
 	if e.state != Leading || e.established != 0 {
 		return // once established, the broadcast's own quorum check decides; flapping laggards do not (S51)
@@ -390,6 +399,9 @@ func (e *Election) heard(id quorum.MemberID) bool {
 		return true
 	}
 	i, ok := e.voter(id)
+	if e.cfg.Mutations.FollowUnheard {
+		return ok
+	}
 	return ok && e.peers[i].ballot.valid && !e.peers[i].gone
 }
 

@@ -10,7 +10,7 @@ func (e *Election) Tick() {
 	// Input from others does not postpone a resend: a chatty peer would keep this member from repeating what
 	// a third one lost (S47).
 	e.resendLeft--
-	if e.resendLeft <= 0 {
+	if e.resendLeft <= 0 && !e.cfg.Mutations.NoResend {
 		e.broadcast()
 		e.backoff = min(2*e.backoff, e.cfg.ResendMaxTicks)
 		e.arm()

@@ -56,6 +56,21 @@ func (v Vote) Beats(o Vote) bool {
 type Mutations struct {
 	// VotesByZxidOnly drops the epoch from the vote order (ZK-1082).
 	VotesByZxidOnly bool
+
+	// The following are noticed by the catalogue's scripts in ensemble/sim, each by that of its scenario.
+
+	// JoinComparesVotes: a standing leader is joined only if its followers report equal votes and rounds (S45, ZK-1805).
+	JoinComparesVotes bool
+	// FollowUnheard: a candidate counts as heard when others relay its vote (S46).
+	FollowUnheard bool
+	// NoResend: what was said once is not said again unless something changes (S47).
+	NoResend bool
+	// LaggardDeposes: an established leader gives up when somebody looks in a higher round (S51).
+	LaggardDeposes bool
+	// DeafWhileFinalizing: in the finalize wait everything but a better vote is thrown away (S52).
+	DeafWhileFinalizing bool
+	// FollowStrangers: votes for members that are not configured count (S53).
+	FollowStrangers bool
 }
 
 // beats is Vote.Beats with the configured mistakes.

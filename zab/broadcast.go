@@ -24,8 +24,15 @@ func (p *Peer) Propose(payload []byte) (kv.Zxid, error) {
 	if len(payload) > p.cfg.MaxPayloadBytes {
 		return 0, fmt.Errorf("%w: %d bytes, limit %d", ErrTooLarge, len(payload), p.cfg.MaxPayloadBytes)
 	}
+	if p.cfg.Mutations.WaitForSlowest && l.windowFull(p.cfg.WindowEntries) {
+		return 0, ErrBusy
+	}
 	if p.rolloverDue() {
 		p.dirty = true
+		if p.cfg.Mutations.RolloverByElection {
+			p.Look("counter exhausted")
+			return 0, ErrNotLeader
+		}
 		p.raiseEpoch(l.epoch+1, "counter exhausted")
 		return 0, ErrBusy
 	}
@@ -78,6 +85,11 @@ func (p *Peer) advanceCommit() {
 		return
 	}
 	z := kv.Zxid(p.cfg.Members.QuorumValue(func(id quorum.MemberID) uint64 { return uint64(p.matchOf(id)) }))
+	if p.cfg.Mutations.CommitNewestAck {
+		for _, pr := range l.links {
+			z = max(z, pr.match)
+		}
+	}
 	z = min(z, p.last)
 	if z <= p.committed || z.Epoch() != l.epoch {
 		return
@@ -404,8 +416,11 @@ func (p *Peer) answerSyncs() {
 	confirmed := p.confirmed()
 	kept := l.syncs[:0]
 	for _, s := range l.syncs {
+		if p.cfg.Mutations.SyncWithoutRound {
+			s.probe, s.zxid = confirmed, p.committed
+		}
 		switch {
-		case s.probe == 0 || s.probe > confirmed:
+		case !p.cfg.Mutations.SyncWithoutRound && (s.probe == 0 || s.probe > confirmed):
 			kept = append(kept, s)
 		case s.to == p.cfg.ID:
 			p.out.Synced = append(p.out.Synced, Synced{ID: s.id, Zxid: s.zxid, OK: true})

@@ -31,6 +31,11 @@ func (p *Peer) onFollowerInfo(pr *progress, m *FollowerInfo) {
 		p.checkInfos()
 	case m.Accepted > l.epoch:
 		// S62: it can never accept this epoch. Not started yet: start above it. Established: change epoch.
+		if p.cfg.Mutations.RefuseHigherPromise {
+			l.remove(pr)
+			p.refuse(pr.peer, pr.link, "its accepted epoch is higher", false)
+			return
+		}
 		if m.Accepted == maxEpoch {
 			p.dropLink(pr, "its accepted epoch leaves no higher one")
 			return
@@ -316,7 +321,7 @@ func (p *Peer) SnapshotProgress(link LinkID) {
 			continue
 		}
 		pr.heard = p.now
-		if pr.inTransfer() { // choosing may mean writing the first one
+		if pr.inTransfer() && !p.cfg.Mutations.AbsoluteInitLimit { // choosing may mean writing the first one
 			pr.progressAt = p.now
 			if pr.voter {
 				p.leader.progressAt = p.now

@@ -250,7 +250,7 @@ func (p *Peer) tickLeader() {
 	}
 	// A leader without a quorum of fresh links must not look like one (S05, S41).
 	if p.stage == Broadcast || l.everEstablished {
-		if !p.cfg.Members.HasQuorum(p.fresh) {
+		if !p.cfg.Members.HasQuorum(p.fresh) && !p.observersCounted() {
 			p.Look("no quorum heard within the sync limit")
 			return
 		}
@@ -259,7 +259,7 @@ func (p *Peer) tickLeader() {
 		p.Look("no progress towards an established epoch in " + p.stage.String())
 		return
 	}
-	if len(p.inflight) > 0 && p.now-p.inflight[0].born > p.cfg.StallTicks {
+	if len(p.inflight) > 0 && p.now-p.inflight[0].born > p.cfg.StallTicks && !p.cfg.Mutations.IgnoreOwnHang {
 		p.Look("own disk did not finish a write within the stall limit")
 		return
 	}
@@ -288,6 +288,9 @@ func (p *Peer) phaseLimit() int {
 
 // tickLink closes one learner's link when it has failed (zab-rules c, timeouts).
 func (p *Peer) tickLink(pr *progress) {
+	if p.cfg.Mutations.IgnoreSilence {
+		return
+	}
 	switch pr.stage {
 	case linkLive:
 		if p.now-pr.heard > p.cfg.SyncTicks {
@@ -316,12 +319,26 @@ func (p *Peer) fresh(id quorum.MemberID) bool {
 		return true
 	}
 	pr := p.leader.find(id)
-	return pr != nil && p.now-pr.heard <= p.cfg.SyncTicks && (pr.stage == linkLive || p.stage != Broadcast && pr.stage != linkOpen)
+	return pr != nil && (p.now-pr.heard <= p.cfg.SyncTicks || p.cfg.Mutations.IgnoreSilence) && (pr.stage == linkLive || p.stage != Broadcast && pr.stage != linkOpen)
+}
+
+// observersCounted is the quorum check with a deliberate mistake.
+func (p *Peer) observersCounted() bool {
+	if !p.cfg.Mutations.CountObservers {
+		return false
+	}
+	n := 1
+	for _, pr := range p.leader.links {
+		if p.now-pr.heard <= p.cfg.SyncTicks {
+			n++
+		}
+	}
+	return n >= p.cfg.Members.Majority()
 }
 
 // hungAlone is design rule 10: resign over a hung disk only if a quorum made of others reports healthy ones.
 func (p *Peer) hungAlone() bool {
-	if p.disk.oldestMs < p.cfg.HangMs || p.stage != Broadcast {
+	if p.disk.oldestMs < p.cfg.HangMs || p.stage != Broadcast || p.cfg.Mutations.IgnoreOwnHang {
 		return false
 	}
 	return p.cfg.Members.HasQuorum(func(id quorum.MemberID) bool {

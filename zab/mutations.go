@@ -26,4 +26,26 @@ type Mutations struct {
 	// AcceptHoles: a learner appends a batch whatever precedes it. It shows only where something loses a
 	// message in the middle of a link, so a checker has to do that too.
 	AcceptHoles bool
+
+	// The following are noticed by the catalogue's scripts in ensemble/sim, each by that of its scenario.
+
+	// SyncWithoutRound: a leader answers SYNC from its own commit point, without asking anybody (S36).
+	SyncWithoutRound bool
+	// CommitNewestAck: the newest ack commits, however few hold the entry (S37).
+	CommitNewestAck bool
+	// RolloverByElection: a leader whose counter is exhausted steps down (S39).
+	RolloverByElection bool
+	// IgnoreSilence: a learner whose link stands counts as heard from, however long it says nothing (S41, S42, S44).
+	IgnoreSilence bool
+	// IgnoreOwnHang: a leader does not look at the age of its own writes (S43).
+	IgnoreOwnHang bool
+	// CountObservers: a leader keeps its place with the observers that it hears (S54).
+	CountObservers bool
+	// AbsoluteInitLimit: the progress of a snapshot transfer does not move its deadline (S55).
+	AbsoluteInitLimit bool
+	// WaitForSlowest: a leader takes no proposals while a learner's window is full (S56).
+	WaitForSlowest bool
+	// RefuseHigherPromise: a learner that has promised more than this epoch is turned away, until some later
+	// election happens to exceed its promise (S62).
+	RefuseHigherPromise bool
 }

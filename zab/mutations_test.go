@@ -10,7 +10,8 @@ import (
 func TestMutationsAreCaught(t *testing.T) {
 	const limit = int64(3000)
 	typ := reflect.TypeFor[Mutations]()
-	for i := range typ.NumField() {
+	first, _ := typ.FieldByName("SyncWithoutRound")
+	for i := range first.Index[0] { // those from there on have scripts in ensemble/sim
 		name := typ.Field(i).Name
 		t.Run(name, func(t *testing.T) {
 			if name == "CountAlreadyPromised" {

@@ -115,6 +115,16 @@ func (w *window) ack(z kv.Zxid) {
 	}
 }
 
+// windowFull is for a mutation: some learner takes no more for now.
+func (l *leader) windowFull(entries int) bool {
+	for _, pr := range l.links {
+		if pr.stage == linkLive && pr.window.entries >= entries {
+			return true
+		}
+	}
+	return false
+}
+
 func (w *window) clear() { *w = window{batches: w.batches[:0]} }
 
 // oldest returns the tick at which the oldest unacked batch was sent.

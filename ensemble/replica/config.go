@@ -70,6 +70,19 @@ type Mutations struct {
 	SendBehindFailure bool
 	// ReapBlindly removes what the leader's look found reapable without looking again.
 	ReapBlindly bool
+
+	// The following are noticed by the catalogue's scripts in ensemble/sim, each by that of its scenario.
+
+	// ExpireAfterGap: a leader that slept expires sessions before a quorum has answered it (S43).
+	ExpireAfterGap bool
+	// DeafAfterMalformed: after a malformed notification no other one is read (S50, ZK-3769).
+	DeafAfterMalformed bool
+	// WallClockExpiry: deadlines of sessions follow the wall clock (S57).
+	WallClockExpiry bool
+	// WriteAfterClose: a session takes writes until its end is applied, not until it is proposed (S58).
+	WriteAfterClose bool
+	// ValidityFromTree: whether a session exists is answered from the applied tree alone (S59).
+	ValidityFromTree bool
 }
 
 func orDefault[T comparable](p *T, v T) {

@@ -29,10 +29,14 @@ func (r *Replica) ElectionDown(id quorum.MemberID) {
 // ElectionMessage hands in a payload from a peer's election connection. A malformed one is dropped and told as
 // an event (ZK-3769).
 func (r *Replica) ElectionMessage(from quorum.MemberID, kind byte, payload []byte) {
+	if r.deaf {
+		return
+	}
 	switch kind {
 	case KindNotification:
 		n, err := fle.DecodeNotification(payload)
 		if err != nil || n.From != from {
+			r.deaf = r.cfg.Mutations.DeafAfterMalformed
 			r.event("notification-dropped", fmt.Sprintf("from=%d err=%q", from, errText(err, "sender differs from the connection's peer")))
 			return
 		}

@@ -169,6 +169,9 @@ func (r *Replica) validity(q *revalidation, from quorum.MemberID) (v Revalidated
 	l := r.lead
 	v = Revalidated{Request: q.request, Session: q.session, Validity: Gone, Fresh: max(l.openFrom, r.zab.Status().Last)}
 	s := l.sessions.get(q.session)
+	if r.cfg.Mutations.ValidityFromTree && !r.applies(q.session) {
+		return v, true
+	}
 	if s == nil {
 		return v, !l.ending[q.session]
 	}
@@ -182,6 +185,12 @@ func (r *Replica) validity(q *revalidation, from quorum.MemberID) (v Revalidated
 	v.Claim = Claim(r.role.Epoch)<<32 | Claim(l.claims)
 	l.sessions.claimed(q.session, v.Claim)
 	return v, true
+}
+
+// applies is for a mutation: the applied tree has the session.
+func (r *Replica) applies(id kv.SessionID) bool {
+	_, ok := r.view().Session(id)
+	return ok
 }
 
 // appliedEnds forgets the ends of sessions that the tree shows.
@@ -317,7 +326,9 @@ func (r *Replica) propose(origin quorum.MemberID, op *ClientOp) (kv.Zxid, bool) 
 			l.sessions.add(op.Session, l.request.Password, l.request.Timeout, origin)
 			l.sessions.claimed(op.Session, BirthClaim(z))
 		case OpCloseSession:
-			l.sessions.remove(op.Session)
+			if !r.cfg.Mutations.WriteAfterClose {
+				l.sessions.remove(op.Session)
+			}
 			l.ending[op.Session] = true
 			l.ended.push(endOfSession{op.Session, z})
 		}
@@ -411,7 +422,7 @@ func (r *Replica) tickLeader(gap bool) {
 	if gap {
 		// The process slept. What clients and members sent meanwhile has been processed by now if it was here; what
 		// is still on its way arrives before the answer to a question asked now (design rule 10).
-		l.gap, l.sessions.held = gapAsk, true
+		l.gap, l.sessions.held = gapAsk, !r.cfg.Mutations.ExpireAfterGap
 	}
 	if !l.open {
 		return // a re-epoch: sessions are kept, their clocks stand still
@@ -421,6 +432,13 @@ func (r *Replica) tickLeader(gap bool) {
 		r.clients.dropGaps() // a round that began before the newest pause says nothing about it
 		r.clients.syncs = append(r.clients.syncs, syncGroup{since: r.now, gap: true})
 	}
+	r.expire()
+	r.tickReaper()
+}
+
+// expire moves the sessions' clock by a tick and decides the end of those that are due.
+func (r *Replica) expire() {
+	l := r.lead
 	l.due = l.sessions.tick(l.due[:0])
 	for _, id := range l.due {
 		l.expiring = append(l.expiring, id)
@@ -428,7 +446,6 @@ func (r *Replica) tickLeader(gap bool) {
 		l.ending[id] = true
 	}
 	r.expired += uint64(len(l.due))
-	r.tickReaper()
 	if len(l.due) > 0 {
 		r.event("session-expired", expiredText(l.due))
 	}

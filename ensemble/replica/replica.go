@@ -21,6 +21,7 @@ type Replica struct {
 	digests  Digests
 	now      int64 // ticks of this run
 	wallMs   int64 // newest clock reading
+	deaf     bool  // of a mutation
 	stampMs  int64 // newest stamp given to a transaction: stamps never go back within a run
 
 	role zab.RoleChange // newest role and stage, as zab reported them
@@ -110,6 +111,7 @@ func (r *Replica) out() *Ready { return &r.outs[r.cur] }
 // Tick advances time by one tick of the shell's loop.
 func (r *Replica) Tick(c Clock) {
 	r.now++
+	jumped := (c.WallMs - r.wallMs) / int64(r.cfg.TickMs)
 	r.SetClock(c.WallMs)
 	r.zab.Tick()
 	r.election.Tick()
@@ -117,6 +119,11 @@ func (r *Replica) Tick(c Clock) {
 	r.tickClients()
 	if r.lead != nil {
 		r.tickLeader(c.Gap)
+		if r.cfg.Mutations.WallClockExpiry && r.lead.open {
+			for range jumped - 1 {
+				r.expire()
+			}
+		}
 	}
 	r.tickTurns()
 	r.tickAudit()

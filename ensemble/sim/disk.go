@@ -222,6 +222,11 @@ func (m *Member) synced(n int) {
 	case diskHang:
 		return
 	case diskFail:
+		if s.opt.ShellMutations.IgnoreFailedSync {
+			d.mode = diskOK
+			m.lost(n)
+			return
+		}
 		s.logf("%d stops: its disk failed", m.ID)
 		s.crash(m, s.rng.IntN(n+1))
 		return
@@ -254,6 +259,17 @@ func (m *Member) synced(n int) {
 	if seq != 0 {
 		m.rep.Persisted(seq)
 	}
+	m.startDisk()
+}
+
+// lost is a failed sync that nobody minds: the writes are gone and reported as done.
+func (m *Member) lost(n int) {
+	d := &m.disk
+	seq := d.writes[n-1].w.Seq
+	d.writes = append([]diskWrite(nil), d.writes[n:]...)
+	d.born = append([]int64(nil), d.born[n:]...)
+	d.holes = true
+	m.rep.Persisted(seq)
 	m.startDisk()
 }
 

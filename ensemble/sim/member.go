@@ -51,6 +51,8 @@ type Member struct {
 
 	// Crash points set by CrashAt.
 	crashAt func(at Point, m *Message) bool
+
+	config *quorum.Config // its own, if it differs from the others'
 }
 
 type applyItem struct {
@@ -116,8 +118,11 @@ func (s *Sim) TryStart(id quorum.MemberID) error {
 			m.inc = zab.Incarnation(s.incs)
 			return m.inc
 		},
-		ZabMutations: s.opt.ZabMutations, ElectionMutations: s.opt.ElectionMutations,
+		ZabMutations: s.opt.ZabMutations, ElectionMutations: s.opt.ElectionMutations, Mutations: s.opt.ReplicaMutations,
 		Preparer: kv.PreparerOptions{ExtendedTypes: true}, ContainerTicks: 8, ContainerMaxPerMinute: 3000,
+	}
+	if m.config != nil {
+		cfg.Members = *m.config
 	}
 	if s.opt.Tune != nil {
 		s.opt.Tune(id, &cfg)

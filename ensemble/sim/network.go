@@ -169,6 +169,9 @@ func (s *Sim) delay() int64 {
 
 // sendElection puts an election payload on the wire: it may be lost, doubled or overtaken.
 func (s *Sim) sendElection(m Message) {
+	if !s.exists(m.To) {
+		return
+	}
 	from, to := s.member(m.From), s.member(m.To)
 	if !from.Up || !to.Up || !s.reachable(from, to) || !s.reachable(to, from) {
 		return
@@ -218,6 +221,10 @@ func (s *Sim) electionConns(a, b *Member) {
 // dial connects a learner to its leader, or fails after a while.
 func (s *Sim) dial(from *Member, to quorum.MemberID, attempt uint64) {
 	from.dialling = attempt
+	if !s.exists(to) {
+		s.after(1, from, "dial failed", func() { from.rep.ConnectFailed(attempt) })
+		return
+	}
 	leader := s.member(to)
 	s.after(2*s.delay()+1, from, "dial", func() {
 		if from.dialling != attempt {

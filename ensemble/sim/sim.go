@@ -43,6 +43,8 @@ type Options struct {
 
 	ZabMutations      zab.Mutations
 	ElectionMutations fle.Mutations
+	ReplicaMutations  replica.Mutations
+	ShellMutations    ShellMutations
 	// LoseProposals makes one of so many batches of entries vanish from the middle of its link; see Sim.Lose.
 	LoseProposals int
 	// Trace keeps a line for everything that happens.
@@ -89,6 +91,7 @@ type Sim struct {
 	wipes      bool      // random schedules destroy disks, one at a time
 	faultEvery int       // one fault in so many steps
 	round      fle.Round // of scripted elections
+	slowStream int       // ticks that a transfer of a snapshot takes
 }
 
 // New builds the ensemble. Nothing runs before Step or Run; members are started.

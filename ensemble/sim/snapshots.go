@@ -198,8 +198,10 @@ func (m *Member) stream(l *link, id zab.LinkID) {
 	side := l.side(m)
 	s.after(s.between(0, 50), m, "snapshot stream", func() {
 		m.rep.SnapshotProgress(id)
-		s.sendLink(l, side, Message{From: m.ID, To: l.end(1 - side).ID, Kind: "FILES", files: f})
-		m.rep.SnapshotSent(id, true)
+		s.trickle(m, l, id, s.slowStream, func() {
+			s.sendLink(l, side, Message{From: m.ID, To: l.end(1 - side).ID, Kind: "FILES", files: f})
+			m.rep.SnapshotSent(id, true)
+		})
 	})
 }
 
