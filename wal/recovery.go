@@ -179,6 +179,9 @@ func (l *Log) examine() (Report, error) {
 	if err != nil {
 		return r, err
 	}
+	if exists, err = l.settleExchange(exists, &r); err != nil {
+		return r, err
+	}
 	if !exists && l.opts.readOnly {
 		l.cur = durable{meta: emptyMeta(), lastChain: kv.ChainSeed()}
 		if r.Blank = !idFound; idFound {
@@ -244,6 +247,29 @@ func (l *Log) examine() (Report, error) {
 	return r, nil
 }
 
+// settleExchange ends what a crash left of Accept. With the log in its place nothing has been exchanged, and the store that
+// waits is worth nothing: it must not be found one day beside a log that was lost. Without the log the exchange had begun.
+func (l *Log) settleExchange(exists bool, r *Report) (bool, error) {
+	waiting := l.opts.LogDir + recoveredSuffix
+	waits, err := storeExists(l.fs, waiting)
+	switch {
+	case err != nil || !waits:
+		return exists, err
+	case l.opts.readOnly:
+		if !exists {
+			l.opts.LogDir = waiting
+		}
+		return true, nil
+	case exists:
+		if err := l.fs.RemoveAll(waiting); err != nil {
+			return true, err
+		}
+		return true, syncDir(l.fs, l.fs.PathDir(waiting))
+	}
+	r.Repaired = append(r.Repaired, "finished an interrupted kvd recover --accept-up-to")
+	return true, finishExchange(l.fs, l.opts.LogDir)
+}
+
 // judge compares the independent witnesses (identity file, store, ack watermark) with each other.
 func (l *Log) judge(r *Report, id Identity, idFound bool, idDamage error, metaFound bool, wmDamage error) error {
 	cur := &l.cur
@@ -294,7 +320,7 @@ func (l *Log) judge(r *Report, id Identity, idFound bool, idDamage error, metaFo
 		l.metaDirty = true // the first batch makes the finding durable, before it overwrites what shows it
 	}
 	if cur.Suspect != "" {
-		cur.Trusted = false
+		cur.Trusted, cur.Sole = false, false
 		r.Suspect = cur.Suspect
 	}
 	return nil

@@ -48,6 +48,9 @@ type State struct {
 	// Trusted is the durable mark of a member that took part: set by Write.Trusted, cleared when a check
 	// fails. A member votes only if Trusted and Suspect is empty.
 	Trusted bool
+	// Sole is the mark of MarkSole: until a Write takes it away this member may lead without a quorum of voters, to bring
+	// blank and suspect members up to date.
+	Sole bool
 	// Generation counts the batches that truncated or installed (zab-rules f).
 	Generation uint64
 }
@@ -92,6 +95,7 @@ type Write struct {
 	Append   []kv.Entry // contiguous to what is there; payloads must stay unchanged until completion
 	Current  kv.Epoch   // 0: unchanged
 	Trusted  bool       // this batch makes the member trusted: clears State.Suspect
+	Sole     *bool      // sets or takes away State.Sole
 	Snapshot *SnapshotPoint
 	// Done, if set, is called on completion of this very write, right before Completed, on the same goroutine.
 	Done func(error)
@@ -119,7 +123,7 @@ func (d *durable) state() State {
 		Accepted: d.Accepted, PromisedTo: d.PromisedTo, Current: d.Current,
 		Base: d.Base, BaseChain: d.BaseChain, LogStart: d.LogStart, LogStartChain: d.LogStartChain,
 		Last: d.last, LastChain: d.lastChain,
-		Points: d.Points, Suspect: d.Suspect, Trusted: d.Trusted, Generation: d.Generation,
+		Points: d.Points, Suspect: d.Suspect, Trusted: d.Trusted, Sole: d.Sole, Generation: d.Generation,
 	}
 }
 
@@ -137,6 +141,7 @@ type meta struct {
 	Generation    uint64
 	Version       uint64 // counts the records written, so that a lost one shows in the ack watermark
 	Trusted       bool
+	Sole          bool
 	Suspect       string
 	Points        [][]byte
 }
@@ -160,6 +165,7 @@ type metaRecord struct {
 	Generation    uint64   `codec:"generation"`
 	Version       uint64   `codec:"version"`
 	Trusted       bool     `codec:"trusted"`
+	Sole          bool     `codec:"sole,omitempty"`
 	Suspect       string   `codec:"suspect"`
 	Points        [][]byte `codec:"points"`
 }
@@ -192,7 +198,7 @@ func encodeMeta(m *meta) ([]byte, error) {
 		Cluster: m.Identity.ClusterID[:], Member: m.Identity.Member,
 		Accepted: uint32(m.Accepted), PromisedTo: m.PromisedTo, Current: uint32(m.Current),
 		Base: uint64(m.Base), BaseChain: m.BaseChain, LogStart: uint64(m.LogStart), LogStartChain: m.LogStartChain,
-		Generation: m.Generation, Version: m.Version, Trusted: m.Trusted, Suspect: m.Suspect, Points: m.Points,
+		Generation: m.Generation, Version: m.Version, Trusted: m.Trusted, Sole: m.Sole, Suspect: m.Suspect, Points: m.Points,
 	}
 	if err := codec.NewEncoderBytes(&body, msgpack).Encode(&r); err != nil {
 		return nil, fmt.Errorf("wal: encode meta record: %w", err)
@@ -234,7 +240,7 @@ func decodeMeta(b []byte) (m meta, err error) {
 	m = meta{
 		Accepted: kv.Epoch(r.Accepted), PromisedTo: r.PromisedTo, Current: kv.Epoch(r.Current),
 		Base: kv.Zxid(r.Base), BaseChain: r.BaseChain, LogStart: kv.Zxid(r.LogStart), LogStartChain: r.LogStartChain,
-		Generation: r.Generation, Version: r.Version, Trusted: r.Trusted, Suspect: r.Suspect, Points: r.Points,
+		Generation: r.Generation, Version: r.Version, Trusted: r.Trusted, Sole: r.Sole, Suspect: r.Suspect, Points: r.Points,
 	}
 	copy(m.Identity.ClusterID[:], r.Cluster)
 	m.Identity.Member = r.Member

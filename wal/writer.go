@@ -238,6 +238,9 @@ func (b *builder) add(w *Write) error {
 	if w.Trusted {
 		b.trust()
 	}
+	if w.Sole != nil {
+		b.next.Sole, b.meta = *w.Sole, true
+	}
 	if w.Snapshot != nil {
 		return b.snapshot(w.Snapshot)
 	}
