@@ -131,6 +131,9 @@ func (l *loop) revalidated(v *replica.Revalidated) {
 // submitWrite hands one atomic step to the log.
 func (l *loop) submitWrite(w *zab.Write) {
 	out := wal.Write{Seq: w.Seq, Truncate: w.Truncate, Append: w.Append, Current: w.Current, Trusted: w.Trusted}
+	if w.ClearSole {
+		out.Sole = new(bool)
+	}
 	if w.Promise != nil {
 		out.Accepted = &wal.Promise{Epoch: w.Promise.Epoch, To: uint64(w.Promise.To)}
 	}

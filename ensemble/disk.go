@@ -135,7 +135,7 @@ func durableState(s *wal.State) zab.DurableState {
 		Accepted: zab.Promise{Epoch: s.Accepted, To: zab.Incarnation(s.PromisedTo)}, Current: s.Current,
 		Base: s.Base, BaseChain: s.BaseChain, LogStart: s.LogStart, LogStartChain: s.LogStartChain,
 		Last: s.Last, LastChain: s.LastChain,
-		Unknown: !s.Trusted || s.Suspect != "",
+		Unknown: !s.Trusted || s.Suspect != "", Sole: s.Sole,
 	}
 }
 

@@ -141,8 +141,18 @@ func (e *Election) SetEstablished(epoch kv.Epoch, incarnation uint64) {
 	}
 	e.established, e.incarnation = epoch, incarnation
 	e.vote.Epoch = epoch
-	e.own.Unknown = false
+	e.own.Unknown, e.own.Sole = false, false
 	e.abdicate = false
+}
+
+// LeadAlone ends the election of a LOOKING member that is a sole survivor, in its own favour: no votes are asked for. It
+// has no effect on another member. Safety is phase 1's business, as for every leader.
+func (e *Election) LeadAlone() {
+	if !e.looking() || !e.own.Sole || !e.votes() {
+		return
+	}
+	e.settle(Vote{Leader: e.cfg.ID, Epoch: e.own.Epoch, Zxid: e.own.Zxid})
+	e.broadcast()
 }
 
 // Followed says that voter id's learner link to this leader is up: whatever it said before, it follows now.
@@ -285,7 +295,8 @@ func (e *Election) stepStanding(p *peer, n Notification) {
 		}
 		return s.valid && s.vote.Leader == n.Vote.Leader && s.vote.Epoch == n.Vote.Epoch
 	})
-	if byRound || byStanding {
+	alone := n.Sole && n.State == Leading // the leader check says that it is the leader's own message
+	if byRound || byStanding || alone {
 		e.round = n.Round
 		e.settle(n.Vote)
 	}

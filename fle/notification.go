@@ -51,6 +51,7 @@ type Notification struct {
 	SenderEpoch kv.Epoch
 	SenderZxid  kv.Zxid
 	Unknown     bool // the sender may have forgotten something: it has no vote
+	Sole        bool // the sender may lead without a quorum of votes (Candidate.Sole)
 	// ConfigVersion is the membership the sender works with.
 	ConfigVersion uint64
 	// Established is the epoch of the leader the sender is synced with (or is), 0 before that; Incarnation
@@ -106,7 +107,7 @@ func AppendNotification(dst []byte, n Notification) []byte {
 		uint64(n.SenderEpoch), uint64(n.SenderZxid), bit(n.Unknown),
 		n.ConfigVersion, uint64(n.Established), n.Incarnation,
 		uint64(n.Protocol.Min), uint64(n.Protocol.Max), uint64(n.Format.Min), uint64(n.Format.Max),
-		0, // reserved
+		bit(n.Sole), // flags
 	}
 	var out []byte
 	if err := codec.NewEncoderBytes(&out, &msgpackHandle).Encode(f[:]); err != nil {
@@ -143,7 +144,7 @@ func DecodeNotification(b []byte) (Notification, error) {
 		{"sender", 0, 255}, {"state", 1, uint64(Observing)}, {"round", 2, uint64(maxRound)}, {"leader", 3, 255},
 		{"vote epoch", 4, math.MaxUint32}, {"sender epoch", 6, math.MaxUint32}, {"unknown flag", 8, 1},
 		{"established epoch", 10, math.MaxUint32}, {"protocol min", 12, math.MaxUint32}, {"protocol max", 13, math.MaxUint32},
-		{"format min", 14, math.MaxUint32}, {"format max", 15, math.MaxUint32},
+		{"format min", 14, math.MaxUint32}, {"format max", 15, math.MaxUint32}, {"flags", 16, 1},
 	} {
 		if f[c.field] > c.max {
 			return Notification{}, fmt.Errorf("%w: %s %d is above %d", ErrMalformed, c.name, f[c.field], c.max)
@@ -155,6 +156,7 @@ func DecodeNotification(b []byte) (Notification, error) {
 		SenderEpoch: kv.Epoch(f[6]), SenderZxid: kv.Zxid(f[7]), Unknown: f[8] == 1,
 		ConfigVersion: f[9], Established: kv.Epoch(f[10]), Incarnation: f[11],
 		Protocol: VersionRange{uint32(f[12]), uint32(f[13])}, Format: VersionRange{uint32(f[14]), uint32(f[15])},
+		Sole: f[16] == 1,
 	}
 	if n.From == 0 {
 		return Notification{}, fmt.Errorf("%w: sender 0", ErrMalformed)

@@ -73,7 +73,7 @@ func (e *Election) Status() Status {
 func (e *Election) notification() Notification {
 	return Notification{
 		From: e.cfg.ID, State: e.state, Round: e.round, Vote: e.vote,
-		SenderEpoch: e.own.Epoch, SenderZxid: e.own.Zxid, Unknown: e.own.Unknown,
+		SenderEpoch: e.own.Epoch, SenderZxid: e.own.Zxid, Unknown: e.own.Unknown, Sole: e.own.Sole,
 		ConfigVersion: e.cfg.Members.Version, Established: e.established, Incarnation: e.incarnation,
 		Protocol: e.cfg.Protocol, Format: e.cfg.Format,
 	}

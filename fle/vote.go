@@ -21,6 +21,9 @@ type Candidate struct {
 	// Unknown: the member may have forgotten something (design rule 8). It votes for nobody, is not
 	// counted, and may only join a standing leader.
 	Unknown bool
+	// Sole: the member was told by its operator to go on without a quorum of voters (kvd recover --sole-survivor). It may
+	// call LeadAlone; everybody may follow it then.
+	Sole bool
 }
 
 // Vote proposes Leader, whose history is described by Epoch (its current epoch; the established epoch once

@@ -143,6 +143,7 @@ func (p *Peer) writeHistory(kind writeKind) {
 	if kind == writeNewLeader {
 		w.Current = f.epoch
 		w.Trusted = p.durable.Unknown
+		w.ClearSole = p.durable.Sole
 	} else {
 		f.stagedBytes += f.bufferBytes
 		f.staged = append(f.staged, f.bufferBytes)

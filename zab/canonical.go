@@ -18,11 +18,13 @@ func (p *Peer) AppendCanonical(dst []byte) []byte {
 	c.num(uint64(d.Accepted.Epoch), uint64(d.Accepted.To), uint64(d.Current), uint64(d.Base), d.BaseChain, uint64(d.LogStart), d.LogStartChain,
 		uint64(d.Last), d.LastChain)
 	c.bool(d.Unknown)
+	c.bool(d.Sole)
 	c.num(uint64(len(p.inflight)))
 	for i := range p.inflight {
 		w := &p.inflight[i]
 		c.num(w.seq, uint64(w.kind), w.generation, uint64(w.link), uint64(w.epoch), uint64(w.born), uint64(w.current), uint64(w.last), w.lastChain)
 		c.bool(w.trusted)
+		c.bool(w.clearSole)
 		c.promise(w.promise)
 		c.ref(w.install)
 	}
@@ -133,6 +135,8 @@ func (c *canonical) leader(l *leader) {
 	}
 	c.bool(l.promised)
 	c.bool(l.selfSynced)
+	c.bool(l.sole)
+	c.bool(l.soleWritten)
 	c.bool(l.everEstablished)
 	c.num(uint64(l.wantEpoch))
 	c.bytes([]byte(l.wantReason))
@@ -208,6 +212,7 @@ func (c *canonical) ready(r *Ready) {
 		w := &r.Writes[i]
 		c.num(w.Seq, uint64(w.Current))
 		c.bool(w.Trusted)
+		c.bool(w.ClearSole)
 		c.promise(w.Promise)
 		c.ref(w.Install)
 		c.zxid(w.Truncate)

@@ -81,8 +81,8 @@ func TestCanonicalFormKnowsEveryField(t *testing.T) {
 		v    any
 		want int
 	}{
-		{Peer{}, 29}, {leader{}, 24}, {progress{}, 29}, {learner{}, 26}, {inflightWrite{}, 12}, {Ready{}, 15}, {Write{}, 7},
-		{DurableState{}, 9}, {tail{}, 6}, {window{}, 3}, {sentBatch{}, 4}, {syncWait{}, 5}, {parkedLink{}, 3}, {syncPlan{}, 5},
+		{Peer{}, 29}, {leader{}, 26}, {progress{}, 29}, {learner{}, 26}, {inflightWrite{}, 13}, {Ready{}, 15}, {Write{}, 8},
+		{DurableState{}, 10}, {tail{}, 6}, {window{}, 3}, {sentBatch{}, 4}, {syncWait{}, 5}, {parkedLink{}, 3}, {syncPlan{}, 5},
 	} {
 		if got := reflect.TypeOf(tc.v).NumField(); got != tc.want {
 			t.Errorf("%T has %d fields, the canonical form was written for %d", tc.v, got, tc.want)

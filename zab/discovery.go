@@ -135,11 +135,15 @@ func (p *Peer) onAckEpoch(pr *progress, m *AckEpoch) {
 	pr.progressAt = p.now
 	if p.mustAbdicate(pr) {
 		p.event("abdicate", "peer=%d theirs=%d/%s own=%d/%s", pr.peer, m.Current, m.Last, l.frozen.current, l.frozen.last)
+		if l.sole {
+			p.GiveUpSole(fmt.Sprintf("member %d holds more than this one: epoch %d, last %s", pr.peer, m.Current, m.Last))
+			return
+		}
 		p.Look(fmt.Sprintf("member %d has a newer history (%d, %s)", pr.peer, m.Current, m.Last))
 		return
 	}
 	countable := !m.AlreadyPromised || p.cfg.Mutations.CountAlreadyPromised
-	if pr.voter && countable && !m.Unknown && !slices.Contains(l.epochAcks, pr.peer) {
+	if pr.voter && countable && (!m.Unknown || l.sole) && !slices.Contains(l.epochAcks, pr.peer) {
 		l.epochAcks = append(l.epochAcks, pr.peer)
 	}
 	if p.stage == Discovery {
@@ -159,6 +163,9 @@ func (p *Peer) mustAbdicate(pr *progress) bool {
 	if p.cfg.Mutations.RecencyByZxidOnly {
 		return pr.ack.Last > l.frozen.last
 	}
+	if l.sole && p.sameHistory(pr) {
+		return false
+	}
 	return recency{pr.ack.Current, pr.ack.Last}.greater(l.frozen)
 }
 
@@ -175,8 +182,10 @@ func (p *Peer) checkEpochAcks() {
 	}
 	l.progressAt = p.now
 	p.setStage(Synchronization, "a quorum promised the epoch")
-	// The leader's own log is its history already: only the current epoch is missing.
-	p.write(Write{Current: l.epoch}, writeCurrent, 0, l.epoch)
+	if !l.sole {
+		// The leader's own log is its history already: only the current epoch is missing.
+		p.write(Write{Current: l.epoch}, writeCurrent, 0, l.epoch)
+	}
 	for _, pr := range slices.Clone(l.links) {
 		if pr.stage == linkAcked {
 			p.startSync(pr)
@@ -187,7 +196,7 @@ func (p *Peer) checkEpochAcks() {
 // startSync chooses how the learner gets the leader's history, and starts the stream. Reading the end of the log
 // and registering the learner for what follows is this one step (S38).
 func (p *Peer) startSync(pr *progress) {
-	if p.stage != Broadcast && (!pr.voter || pr.ack.Unknown) {
+	if p.stage != Broadcast && (!pr.voter || pr.ack.Unknown && !p.syncsUnknown(pr)) {
 		return // only an established leader takes them in (design rule 8; zab-rules c, counter rollover)
 	}
 	c := syncCase{

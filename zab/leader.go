@@ -20,6 +20,8 @@ type leader struct {
 	// epochAcks are the voters whose ACKEPOCH of epoch counts. A promise is durable, so it outlives the link.
 	epochAcks  []quorum.MemberID
 	selfSynced bool // own current epoch is durable: its own acks count
+	// sole: this attempt began as that of a sole survivor; soleWritten: the write that ends that is handed out.
+	sole, soleWritten bool
 	// everEstablished: this attempt has served some epoch already (a re-epoch follows).
 	everEstablished bool
 
@@ -76,7 +78,7 @@ func (l *leader) remove(pr *progress) {
 
 // startLeading begins discovery. The disk is quiet: durable is the whole truth.
 func (p *Peer) startLeading() {
-	p.leader = &leader{inc: p.cfg.Incarnation(), progressAt: p.now, pingedAt: p.now}
+	p.leader = &leader{inc: p.cfg.Incarnation(), progressAt: p.now, pingedAt: p.now, sole: p.durable.Sole}
 	if p.cfg.Mutations.TruncateAgainstCommitted || p.cfg.Mutations.RegistrationKeptAcrossLinks {
 		p.leader.keptMatch, p.leader.keptCursor = map[quorum.MemberID]kv.Zxid{}, map[quorum.MemberID]kv.Zxid{}
 	}
@@ -193,7 +195,7 @@ func (p *Peer) leaderWrote(w inflightWrite) {
 			l.selfSynced = true
 			p.checkEstablished()
 		}
-	case writeAppend, writeStage, writeNewLeader:
+	case writeAppend, writeStage, writeNewLeader, writeMark:
 	}
 }
 
@@ -201,7 +203,7 @@ func (p *Peer) leaderWrote(w inflightWrite) {
 // (zab-rules c, phase 2) and opens broadcast.
 func (p *Peer) checkEstablished() {
 	l := p.leader
-	if p.stage != Synchronization || !l.selfSynced {
+	if p.stage != Synchronization || !l.selfSynced && !l.sole {
 		return
 	}
 	synced := 0
@@ -219,6 +221,10 @@ func (p *Peer) checkEstablished() {
 	}
 	p.noteBest(&l.best.synced, synced)
 	if !p.cfg.Members.HasQuorum(in) {
+		return
+	}
+	if !l.selfSynced {
+		p.endSole()
 		return
 	}
 	p.committed = p.last

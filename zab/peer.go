@@ -83,6 +83,7 @@ const (
 	writeStage                      // a part of the history, old current epoch
 	writeNewLeader                  // the rest of the history and the current epoch (learner)
 	writeCurrent                    // the current epoch (leader)
+	writeMark                       // a mark that no part of the protocol waits for
 )
 
 // inflightWrite is the effect a Write will have on the durable state.
@@ -98,6 +99,7 @@ type inflightWrite struct {
 	install   *SnapshotRef
 	current   kv.Epoch
 	trusted   bool
+	clearSole bool
 	last      kv.Zxid // end of the log after it
 	lastChain uint64
 }
@@ -365,7 +367,7 @@ func (p *Peer) write(w Write, kind writeKind, link LinkID, epoch kv.Epoch) {
 	p.out.Writes = append(p.out.Writes, w)
 	p.inflight = append(p.inflight, inflightWrite{
 		seq: w.Seq, kind: kind, generation: p.generation, link: link, epoch: epoch, born: p.now,
-		promise: w.Promise, install: w.Install, current: w.Current, trusted: w.Trusted, last: p.last, lastChain: p.lastChain,
+		promise: w.Promise, install: w.Install, current: w.Current, trusted: w.Trusted, clearSole: w.ClearSole, last: p.last, lastChain: p.lastChain,
 	})
 }
 
@@ -407,6 +409,9 @@ func (p *Peer) Persisted(seq uint64) {
 		}
 		if w.trusted {
 			d.Unknown = false
+		}
+		if w.clearSole {
+			d.Sole = false
 		}
 		d.Last, d.LastChain = w.last, w.lastChain
 		if w.install != nil {

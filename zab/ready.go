@@ -48,6 +48,9 @@ type DurableState struct {
 	// Unknown: the member may have forgotten something (design rule 8, suspect or blank-but-formed):
 	// neither its votes nor its epoch acks count until its NEWLEADER batch is durable.
 	Unknown bool
+	// Sole: the operator said that the other voters lost what they held (kvd recover --sole-survivor). The member may lead
+	// with epoch acks of members that are Unknown, and bring them up to date; see Write.ClearSole.
+	Sole bool
 }
 
 // Write is one atomic, synced batch for the log store. Writes are executed strictly in the order they are
@@ -62,6 +65,8 @@ type Write struct {
 	Current  kv.Epoch     // 0: unchanged
 	// Trusted clears the durable "unknown" mark: this batch makes the member a voter again.
 	Trusted bool
+	// ClearSole takes the mark of a sole survivor away.
+	ClearSole bool
 }
 
 // Outbound is a message for one link.

@@ -420,6 +420,17 @@ func (m *Machine) describeWait() string {
 	return strings.Join(append(parts, minter...), "; ")
 }
 
+// Connected is how many voters are connected, this member included if it is one.
+func (m *Machine) Connected() int {
+	n := 0
+	for i, id := range m.members {
+		if m.cfg.Members.IsVoter(id) && (id == m.cfg.ID || m.up[i]) {
+			n++
+		}
+	}
+	return n
+}
+
 // Quorum says how many voters count here and which do not, and why: what a member that finds no leader lacks.
 func (m *Machine) Quorum() string {
 	var silent, foreign, forgetful []string
@@ -455,6 +466,10 @@ func (m *Machine) Quorum() string {
 		if len(part.voters) > 0 {
 			text += fmt.Sprintf("; %s: %s", part.why, strings.Join(part.voters, ", "))
 		}
+	}
+	if count+len(silent)+len(foreign) < m.cfg.Members.Majority() {
+		// Waiting does not help: whoever might still come is counted here.
+		text += "; they cannot become a quorum by themselves: stop the voter that holds the most and run `kvd recover DIR --sole-survivor` on its directory"
 	}
 	return text
 }

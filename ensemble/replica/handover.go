@@ -40,6 +40,7 @@ func (r *Replica) ElectionMessage(from quorum.MemberID, kind byte, payload []byt
 			r.event("notification-dropped", fmt.Sprintf("from=%d err=%q", from, errText(err, "sender differs from the connection's peer")))
 			return
 		}
+		r.heardOf(&n)
 		r.election.Step(n)
 	case KindIdentity:
 		r.formingMessage(from, payload)
@@ -61,7 +62,8 @@ func (r *Replica) advanceElection() {
 	if r.wantElection && r.mayElect() {
 		d := r.zab.Durable()
 		r.wantElection, r.electing = false, true
-		r.election.Look(fle.Candidate{Epoch: d.Current, Zxid: d.Last, Unknown: d.Unknown})
+		r.election.Look(fle.Candidate{Epoch: d.Current, Zxid: d.Last, Unknown: d.Unknown, Sole: d.Sole})
+		r.aloneAt = r.now + aloneTicks
 	}
 	r.followDue()
 	er := r.election.Ready()

@@ -30,6 +30,7 @@ type Replica struct {
 	following following
 	// wantElection: the role is Looking and no election has been started for it yet.
 	wantElection bool
+	aloneAt      int64 // tick from which on a sole survivor leads without votes
 
 	clients clients
 	lead    *leader // nil unless the role is Leading
@@ -116,6 +117,7 @@ func (r *Replica) Tick(c Clock) {
 	r.zab.Tick()
 	r.election.Tick()
 	r.tickForming()
+	r.tickSole()
 	r.tickClients()
 	if r.lead != nil {
 		r.tickLeader(c.Gap)

@@ -24,6 +24,7 @@ type content struct {
 	accepted zab.Promise
 	current  kv.Epoch
 	unknown  bool
+	sole     bool // kvd recover --sole-survivor
 
 	base, logStart           kv.Zxid
 	baseChain, logStartChain uint64
@@ -79,7 +80,7 @@ func (c *content) durable() zab.DurableState {
 	last, chain := c.last()
 	return zab.DurableState{
 		Accepted: c.accepted, Current: c.current, Base: c.base, BaseChain: c.baseChain,
-		LogStart: c.logStart, LogStartChain: c.logStartChain, Last: last, LastChain: chain, Unknown: c.unknown,
+		LogStart: c.logStart, LogStartChain: c.logStartChain, Last: last, LastChain: chain, Unknown: c.unknown, Sole: c.sole,
 	}
 }
 
@@ -130,6 +131,9 @@ func (c *content) apply(w *diskWrite, holes bool) error {
 	}
 	if w.w.Trusted {
 		c.unknown = false
+	}
+	if w.w.ClearSole {
+		c.sole = false
 	}
 	if s := w.snapshot; s != nil && s.zxid > c.base {
 		c.base, c.baseChain = s.zxid, s.chain

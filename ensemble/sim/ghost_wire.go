@@ -33,8 +33,10 @@ func (g *ghost) sent(m *Member, l *link, msg *Message) {
 		if z.Current != d.current || z.Last != last {
 			s.fail("P21", "member %d reports (%d, %v), its disk holds (%d, %v)", m.ID, z.Current, z.Last, d.current, last)
 		}
-		if !z.AlreadyPromised && !z.Unknown {
-			g.promise(m, z.Epoch, gm.leaderInfo[id])
+		// The promise of a member that may have forgotten something counts for a sole survivor only.
+		inc := gm.leaderInfo[id]
+		if leader := g.attempts[inc]; !z.AlreadyPromised && (!z.Unknown || leader != 0 && s.member(leader).disk.sole) {
+			g.promise(m, z.Epoch, inc)
 		}
 	case *zab.Ack:
 		p, known := g.proposed[z.Zxid]
