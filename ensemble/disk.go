@@ -58,7 +58,14 @@ func openStorage(cfg *Config, completed func(wal.Completion)) (st storage, err e
 			attempt--
 			continue
 		}
+		if err := cfg.refuseAlone(&st); err != nil {
+			return st, errors.Join(err, st.log.Close())
+		}
 		lost, err := st.load(cfg.Logger)
+		if lost && err == nil && cfg.onlyVoter() {
+			err = fmt.Errorf("%w: no snapshot can be read, the log does not reach back to the beginning, and there is no other voter to bring it back; nothing was changed: put a copy of the directory in its place",
+				ErrNeedsRecovery)
+		}
 		if err == nil && !lost {
 			return st, nil
 		}

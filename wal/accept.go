@@ -36,7 +36,7 @@ type Acceptance struct {
 	Suspect  string // why the log is suspect
 	// Through is the end of the history from now on, Verified the end of what passed all checks before.
 	Through, Verified kv.Zxid
-	Base              kv.Zxid
+	Base, LogStart    kv.Zxid
 	Kept              int64 // entries that stay in the log
 	// GivenUp counts the entries after Through that could be read: they are whole, and are given up all the same.
 	GivenUp                     int64
@@ -247,7 +247,7 @@ func (p *acceptor) judge() error {
 		reasons = append(reasons, "the member has never been synced from a leader")
 	}
 	p.plan.Suspect = strings.Join(reasons, "; ")
-	p.plan.Verified, p.plan.Base, p.plan.Current = scanned.last, m.Base, m.Current
+	p.plan.Verified, p.plan.Base, p.plan.LogStart, p.plan.Current = scanned.last, m.Base, m.LogStart, m.Current
 	p.plan.Kept, p.plan.Accepted, p.plan.Points = scanned.entries, m.Accepted, m.Points
 	return nil
 }

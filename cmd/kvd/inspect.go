@@ -14,6 +14,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"kvd/cmd/internal/cliargs"
+	"kvd/kv"
 	"kvd/snapshot"
 	"kvd/wal"
 )
@@ -54,6 +55,7 @@ type finding struct {
 	Entries   int64             `json:"entries"`
 	Bytes     int64             `json:"bytes"`
 	Votes     bool              `json:"votes"`
+	Sole      bool              `json:"soleSurvivor,omitempty"`
 	Suspect   string            `json:"suspect,omitempty"`
 	Snapshots []snapshotFinding `json:"snapshots"`
 	Verdict   string            `json:"verdict"`
@@ -76,23 +78,9 @@ func inspect(c *cli.Context) error {
 	if format != "text" && format != "json" {
 		return cliargs.Usagef(c, "--output: %q is neither text nor json", format)
 	}
-	dir := c.Args().First()
-	if below := filepath.Join(dir, "kvd"); isDir(below) {
-		dir = below
-	}
-	if !isDir(dir) {
-		return fmt.Errorf("%s is no directory: %w", dir, errNothingThere)
-	}
-	logDir := c.String("log-dir")
-	if logDir != "" {
-		if below := filepath.Join(logDir, "kvd", "log"); isDir(below) {
-			logDir = below
-		}
-	} else {
-		logDir = filepath.Join(dir, "log")
-	}
-	if !isDir(logDir) && !isFile(filepath.Join(dir, "identity")) {
-		return fmt.Errorf("%s has neither a log nor an identity file: %w", dir, errNothingThere)
+	dir, logDir, err := memberDirectories(c)
+	if err != nil {
+		return err
 	}
 	state, report, err := wal.Inspect(dir, wal.Options{LogDir: logDir})
 	if err != nil {
@@ -112,34 +100,42 @@ func inspect(c *cli.Context) error {
 	return err
 }
 
+// memberDirectories are the directories of a stopped member that the command line names.
+func memberDirectories(c *cli.Context) (dir, logDir string, err error) {
+	dir = c.Args().First()
+	if below := filepath.Join(dir, "kvd"); isDir(below) {
+		dir = below
+	}
+	if !isDir(dir) {
+		return "", "", fmt.Errorf("%s is no directory: %w", dir, errNothingThere)
+	}
+	logDir = c.String("log-dir")
+	if logDir != "" {
+		if below := filepath.Join(logDir, "kvd", "log"); isDir(below) {
+			logDir = below
+		}
+	} else {
+		logDir = filepath.Join(dir, "log")
+	}
+	if !isDir(logDir) && !isFile(filepath.Join(dir, "identity")) {
+		return "", "", fmt.Errorf("%s has neither a log nor an identity file: %w", dir, errNothingThere)
+	}
+	return dir, logDir, nil
+}
+
 func describe(dir string, s *wal.State, r *wal.Report) finding {
 	f := finding{
 		Dir: dir, Cluster: hex.EncodeToString(s.ClusterID[:]), Member: s.Member, Format: s.FormatVersion,
 		Accepted: uint32(s.Accepted), Current: uint32(s.Current), Base: s.Base.String(), LogStart: s.LogStart.String(), Last: s.Last.String(),
 		LastChain: fmt.Sprintf("%016x", s.LastChain), Entries: r.Entries, Bytes: r.Bytes,
-		Votes: s.Trusted && s.Suspect == "", Suspect: s.Suspect, Verdict: r.String(), Snapshots: []snapshotFinding{},
+		Votes: s.Trusted && s.Suspect == "", Sole: s.Sole, Suspect: s.Suspect, Verdict: r.String(), Snapshots: []snapshotFinding{},
 	}
 	if s.ClusterID == [16]byte{} {
 		f.Cluster = "none"
 	}
 	f.Sound = s.Suspect == "" && !r.Damaged
-	usable := s.LogStart == 0 // then the log reaches back to the beginning
-	for _, b := range s.Points {
-		p, err := snapshot.DecodePoint(b)
-		if err != nil {
-			f.Snapshots = append(f.Snapshots, snapshotFinding{Zxid: "unknown", Damage: err.Error()})
-			continue
-		}
-		sf := snapshotFinding{Zxid: p.Zxid.String(), Files: len(p.Files), Bytes: p.TotalBytes()}
-		for _, file := range p.Files {
-			if err := checkFile(filepath.Join(dir, "snapshots", file.Name), file); err != nil {
-				sf.Damage = err.Error()
-				break
-			}
-		}
-		usable = usable || sf.Damage == "" && p.Zxid >= s.LogStart
-		f.Snapshots = append(f.Snapshots, sf)
-	}
+	findings, usable := checkPoints(dir, s.Points, s.LogStart)
+	f.Snapshots = append(f.Snapshots, findings...)
 	for _, sf := range f.Snapshots {
 		if sf.Damage != "" {
 			f.Sound = false
@@ -151,6 +147,29 @@ func describe(dir string, s *wal.State, r *wal.Report) finding {
 		}
 	}
 	return f
+}
+
+// checkPoints looks at the files of snapshot points. usable: the log, which begins after logStart, continues one of them, or
+// reaches back to the beginning.
+func checkPoints(dir string, points [][]byte, logStart kv.Zxid) (found []snapshotFinding, usable bool) {
+	usable = logStart == 0
+	for _, b := range points {
+		p, err := snapshot.DecodePoint(b)
+		if err != nil {
+			found = append(found, snapshotFinding{Zxid: "unknown", Damage: err.Error()})
+			continue
+		}
+		sf := snapshotFinding{Zxid: p.Zxid.String(), Files: len(p.Files), Bytes: p.TotalBytes()}
+		for _, file := range p.Files {
+			if err := checkFile(filepath.Join(dir, "snapshots", file.Name), file); err != nil {
+				sf.Damage = err.Error()
+				break
+			}
+		}
+		usable = usable || sf.Damage == "" && p.Zxid >= logStart
+		found = append(found, sf)
+	}
+	return found, usable
 }
 
 // checkFile compares length and hash by ordinary reads. bbolt maps its files, and must not see a damaged one.
@@ -199,6 +218,9 @@ func (f *finding) text() string {
 		votes = "no, until it is synced from a leader"
 	}
 	line("votes", "%s", votes)
+	if f.Sole {
+		line("recovery", "marked as the sole survivor")
+	}
 	line("verdict", "%s", f.Verdict)
 	return b.String()
 }

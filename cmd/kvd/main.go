@@ -37,7 +37,7 @@ func newApp(stdout, stderr io.Writer) *cli.App {
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "log-level", Value: "info", Usage: "`LEVEL` of the log on stderr: debug, info, warn or error", EnvVars: []string{"KVD_LOG_LEVEL"}},
 		},
-		Commands: []*cli.Command{serveCommand(), devCommand(), inspectCommand()},
+		Commands: []*cli.Command{serveCommand(), devCommand(), inspectCommand(), recoverCommand()},
 	}
 }
 
@@ -51,7 +51,8 @@ func exitCode(err error) int {
 	switch {
 	case errors.As(err, &settings), errors.As(err, &config), errors.As(err, &directory):
 		return exitRefused
-	case errors.Is(err, wal.ErrNewerFormat), errors.Is(err, wal.ErrLocked), errors.Is(err, errNothingThere):
+	case errors.Is(err, wal.ErrNewerFormat), errors.Is(err, wal.ErrLocked), errors.Is(err, errNothingThere),
+		errors.Is(err, wal.ErrNotAccepted), errors.Is(err, errNotConfirmed), errors.Is(err, ensemble.ErrNeedsRecovery):
 		return exitRefused
 	case errors.As(err, &address) && address.Op == "listen": // before any member is started
 		return exitRefused
