@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// ErrNeedsRecovery: the directory may have lost something, and nobody is there who could bring it back. What to do is in
+// ErrNeedsRecovery says that the directory may have lost something, and nobody is there who could bring it back. What to do is in
 // the message; kvd refuses to start with exit 2.
 var ErrNeedsRecovery = errors.New("data directory refused")
 

@@ -27,7 +27,8 @@
 // What may have been forgotten is said. Open returns an error only for what its caller can mend. A missing or
 // contradicting identity, damage, or an acknowledged tail that is gone make State.Suspect; the suspicion is
 // durable and ends only with a write that is Trusted. Of a store that cannot be used at all the state shows an
-// empty history; the first write moves it aside as log.damaged-N and begins a new one.
+// empty history; the first write moves it aside as log.damaged-N and begins a new one. Where nobody can bring back
+// what is missing, [Accept] and [MarkSole] are what a person decides.
 //
 // # On disk
 //
@@ -36,6 +37,8 @@
 //	DIR/log/                   Pebble store; built as log.tmp and renamed, so it is complete or absent
 //	DIR/log/ack-watermark      two slots, at 0 and 4096
 //	DIR/log/damaged            only after damage was met while running: the reason, as text
+//	DIR/log.recovered/         the store that Accept has built, until it takes the place of log/
+//	DIR/log.given-up-N[.txt]   the store as it was before that, and what was given up
 //
 // Integers are big-endian. Every record begins with an xxhash64 over what follows it, and its version is part of
 // that, so that a flipped bit is never taken for a newer format. The seeds are ASCII.

@@ -182,7 +182,7 @@ func parseZxid(text string) (kv.Zxid, error) {
 	e, eerr := strconv.ParseUint(epoch, 10, 32)
 	n, nerr := strconv.ParseUint(counter, 10, 32)
 	if !ok || eerr != nil || nerr != nil {
-		return 0, fmt.Errorf("%q is no zxid: EPOCH:COUNTER as `kvd inspect` prints it, or 0x...", text)
+		return 0, fmt.Errorf("%q is no zxid: want EPOCH:COUNTER, as `kvd inspect` prints it, or 0x and digits", text)
 	}
 	return kv.Zxid(e<<32 | n), nil
 }
