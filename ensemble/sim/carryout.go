@@ -114,7 +114,7 @@ func (m *Member) carryOut(rd *replica.Ready) {
 	if rd.Stopped {
 		s.logf("%d stopped", m.ID)
 		s.crash(m, 1<<30)
-		if s.calm { // settling: everybody is to be up
+		if s.settling { // everybody is to be up
 			s.after(500, nil, "restart", func() { s.Start(m.ID) })
 		}
 	}

@@ -16,6 +16,7 @@ const (
 	diskOK   diskMode = iota
 	diskHang          // accepts writes, completes none
 	diskFail          // the next completion is an error: the member stops
+	diskFull          // every completion is an error, until there is room again
 )
 
 // content is what a disk holds. It has the semantics of package wal: writes are atomic and happen in order, a
@@ -233,6 +234,10 @@ func (m *Member) synced(n int) {
 		}
 		s.logf("%d stops: its disk failed", m.ID)
 		s.crash(m, s.rng.IntN(n+1))
+		return
+	case diskFull:
+		s.logf("%d stops: its disk is full", m.ID)
+		s.crash(m, 0)
 		return
 	}
 	seq := uint64(0)

@@ -130,6 +130,9 @@ func (g *ghost) promised(m *Member, e kv.Epoch) {
 // received notes what a later answer must be measured by.
 func (s *Sim) received(msg *Message) {
 	s.arrived[msg.Kind]++
+	if s.onMessage != nil {
+		s.onMessage(msg)
+	}
 	if msg.link == nil {
 		return
 	}

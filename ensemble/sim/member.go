@@ -31,8 +31,9 @@ type Member struct {
 	tree      *kv.Tree
 	paused    bool
 	deferred  []event
-	woke      bool // the next tick follows a gap
-	stale     int  // ticks without a leader, or a quorum, that could be heard
+	woke      bool  // the next tick follows a gap
+	wallMs    int64 // how far its wall clock is off
+	stale     int   // ticks without a leader, or a quorum, that could be heard
 	links     map[zab.LinkID]*link
 	dialling  uint64
 	received  map[uint64]*point // by SnapshotRef.Handle
@@ -188,7 +189,7 @@ func (m *Member) tick() {
 	gap := m.woke
 	m.woke = false
 	m.rep.SetDisk(m.disk.oldestMs(s.now), 1<<40)
-	m.rep.Tick(replica.Clock{WallMs: wallEpoch + s.now, Gap: gap})
+	m.rep.Tick(replica.Clock{WallMs: wallEpoch + s.now + m.wallMs, Gap: gap})
 	m.checkStale(gap)
 	m.maybeSnapshot()
 	d := int64(tickMs)
@@ -293,6 +294,38 @@ func (s *Sim) DiskOK(id quorum.MemberID) {
 func (s *Sim) DiskFail(id quorum.MemberID) {
 	s.logf("disk %d fail", id)
 	s.member(id).disk.mode = diskFail
+}
+
+// DiskFull makes every sync of a member fail until DiskOK: it stops at each write, however often it is started.
+func (s *Sim) DiskFull(id quorum.MemberID) {
+	s.logf("disk %d full", id)
+	s.member(id).disk.mode = diskFull
+}
+
+// Clock moves a member's wall clock by so many milliseconds. Time-outs go by ticks and must not notice.
+func (s *Sim) Clock(id quorum.MemberID, ms int64) {
+	s.logf("clock %d by %d ms", id, ms)
+	s.member(id).wallMs += ms
+}
+
+// Damage spoils the log of a member that is down, from entry z on. What stands before z is what package wal finds whole; the
+// entries after it are lost, the watermark says so, and the member is unknown (zab-rules f, S35).
+func (s *Sim) Damage(id quorum.MemberID, z kv.Zxid) {
+	m := s.member(id)
+	if m.Up {
+		panic("sim: damage to a running member")
+	}
+	s.logf("damage %d from %v", id, z)
+	n := 0
+	if z > 0 {
+		n = m.disk.find(z - 1)
+	}
+	m.disk.entries = m.disk.entries[:n:n]
+	m.disk.unknown = true
+	s.ghost.lossy = true
+	gm := s.ghost.of(m)
+	gm.match = s.ghost.matching(&m.disk.content, gm.match, nil)
+	s.ghost.checkQuorums()
 }
 
 // Wipe removes everything from the disk of a member that is down. With keepFile the identity file survives: the member is

@@ -101,34 +101,6 @@ func TestS01CommittedByACrashedLeader(t *testing.T) {
 	everywhere(t, s, "a", true)
 }
 
-func TestS02SkippedProposalNeverComesBack(t *testing.T) {
-	s := scene(t, Options{})
-	led(t, s, 3)
-	s.At(3)
-	s.Run(10)
-	hold := s.Hold(Is("PROPOSAL", 3, 0))
-	op := s.W(3, "b")
-	check(t, s.Until(5, func() bool { return s.member(3).Last() > s.member(1).Last() }), "b did not reach the disk of 3")
-	for id := range quorum.MemberID(3) {
-		s.Crash(id + 1)
-	}
-	check(t, op.Outcome == Unknown, "b is %v", op.Outcome)
-	s.Release(hold)
-	tail := s.member(3).Last()
-	s.Start(1)
-	s.Start(2)
-	check(t, s.Established(200, 2) != nil, "1 and 2 did not elect")
-	check(t, s.OK(s.W(2, "c")), "c was not answered")
-	s.Start(3)
-	check(t, s.Until(200, s.recovered), "3 did not rejoin")
-	check(t, s.member(3).Last() != tail && s.arrived["TRUNC"] > 0, "3 was not truncated")
-	everywhere(t, s, "b", false)
-	s.Crash(3)
-	recovered(t, s)
-	everywhere(t, s, "b", false)
-	everywhere(t, s, "c", true)
-}
-
 func TestS04EpochBeforeZxid(t *testing.T) {
 	for _, stale := range []quorum.MemberID{4, 5} { // also with the greatest id
 		t.Run(fmt.Sprint(stale), func(t *testing.T) {
@@ -224,74 +196,6 @@ func TestS09LostAckEpoch(t *testing.T) {
 	check(t, s.Until(40, func() bool { return lost }), "no ACKEPOCH was sent")
 	check(t, s.Until(scriptInitTicks/2, func() bool { return s.Leader() != nil }), "a lost ACKEPOCH costs the init limit: %s", s.describe())
 	recovered(t, s)
-}
-
-// staleWinner is S10: phase 1 does not let a member lead that lacks what a follower has.
-func staleWinner(t *testing.T, s *Sim) {
-	s.Given(Disk{Accepted: 2, Current: 2, Log: []Span{{1, 5}, {2, 3}}}, 1, 2)
-	s.Given(Disk{Accepted: 2, Current: 2, Log: []Span{{1, 5}, {2, 1}}}, 3)
-	s.GivenCommitted(1, kv.MakeZxid(2, 3))
-	s.Start(1)
-	s.Start(3)
-	check(t, s.Elect(3, 1, 3), "3 was not elected")
-	s.Run(30)
-}
-
-func TestS10StaleWinner(t *testing.T) {
-	s := scene(t, Options{})
-	s.ghost.reset()
-	staleWinner(t, s)
-	check(t, s.member(1).Last() == kv.MakeZxid(2, 3), "1 was truncated: %v", s.member(1))
-	l := s.Established(200, 2)
-	check(t, l != nil && l.ID == 1, "leader is %v", l)
-	recovered(t, s)
-}
-
-// adoption is S14: 1 lacks the committed (1,6) and syncs with 3; it crashes at the n-th chance of a kind.
-func adoption(t *testing.T, s *Sim, at Point, n int) (crashed bool) {
-	s.Given(Disk{Accepted: 1, Current: 1, Log: []Span{{1, 6}}}, 2, 3)
-	s.ghost.reset()
-	s.GivenCommitted(2, kv.MakeZxid(1, 6))
-	s.Start(1)
-	s.Start(3)
-	s.CrashAt(1, func(p Point, _ *Message) bool {
-		if p != at {
-			return false
-		}
-		n--
-		return n < 0
-	})
-	s.Until(100, func() bool { return !s.member(1).Up || s.recovered() || s.member(1).serving.Open })
-	crashed = !s.member(1).Up
-	s.member(1).crashAt = nil
-	s.Crash(1)
-	s.Crash(3)
-	s.Start(1)
-	s.Start(2)
-	s.Established(300, 1)
-	s.Run(20)
-	return crashed
-}
-
-func TestS14CrashWhileAdoptingAnEpoch(t *testing.T) {
-	for _, at := range []Point{BeforeSend, AfterSend, BeforePersist, AfterPersist} {
-		for n := 0; ; n++ {
-			s := scene(t, Options{})
-			crashed := adoption(t, s, at, n)
-			if s.failure != nil {
-				t.Fatalf("crash %d at point %d: %v\n%s", n, at, s.failure, s.Trace())
-			}
-			check(t, s.Leader() != nil, "crash %d at point %d: 1 and 2 did not elect: %s", n, at, s.describe())
-			check(t, s.Leader().disk.content.holds(s.ghost.g[5].zxid, s.ghost.g[5].chain), "(1,6) is lost")
-			recovered(t, s)
-			if !crashed {
-				if n == 0 {
-					t.Fatalf("point %d was never reached", at)
-				}
-				break
-			}
-		}
-	}
 }
 
 func TestS19RejoinWithoutRestart(t *testing.T) {

@@ -235,7 +235,7 @@ func (s *Sim) Settle() {
 		}
 	}
 	s.Heal()
-	s.calm = true
+	s.calm, s.settling = true, true
 	s.StartAll()
 	began := s.now
 	ok := s.Until(settleTicks, s.recovered)

@@ -68,6 +68,7 @@ type Sim struct {
 	cuts     map[[2]quorum.MemberID]bool
 	rules    []rule
 	held     []Message
+	settling bool // faults are over: who stops comes back
 	// calm: no random faults of the network, short delays (directed scenarios, healing).
 	calm bool
 
@@ -77,6 +78,7 @@ type Sim struct {
 	// failure is the first broken property; nothing happens after it.
 	failure error
 
+	onMessage  func(*Message) // told of every message that arrives, if not nil
 	arrived    map[string]int // messages by kind
 	happened   map[string]int // what the replicas told, by kind
 	trace      bytes.Buffer
