@@ -71,6 +71,7 @@ type Client struct {
 	moved     bool // the session was resumed somewhere: stragglers may be told "moved"
 	quiet     bool // makes no operations of its own (scripts drive it)
 	stopped   bool
+	asked     kv.SessionID // scripts: the first one that it asked for
 	ops       []*Op
 	reads     int
 }

@@ -321,7 +321,7 @@ func (s *Sim) Damage(id quorum.MemberID, z kv.Zxid) {
 		n = m.disk.find(z - 1)
 	}
 	m.disk.entries = m.disk.entries[:n:n]
-	m.disk.unknown = true
+	m.disk.unknown = !s.opt.ShellMutations.DamageIsATornTail
 	s.ghost.lossy = true
 	gm := s.ghost.of(m)
 	gm.match = s.ghost.matching(&m.disk.content, gm.match, nil)

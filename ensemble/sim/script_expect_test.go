@@ -182,6 +182,9 @@ func (x *script) condition(a *arguments) condition {
 	case "recovered": // one leader, and everybody follows it up to date
 		return func() (bool, string) { return s.recovered(), "not recovered" }
 	}
+	if c := x.wildCondition(what, a); c != nil {
+		return c
+	}
 	bad("expect what?")
 	return nil
 }

@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"kvd/kv"
@@ -82,9 +83,11 @@ func (y *story) tell(x *script) string {
 	if y.told == nil {
 		y.told = map[string]string{}
 	}
+	var run fates
 	report := func(name, now string) {
-		if y.told[name] != now {
-			fmt.Fprintf(&b, "%s: %s\n", name, now)
+		if y.told[name] != now && !run.takes(name, now) {
+			b.WriteString(run.String())
+			run = fates{first: name, last: name, from: now, to: now}
 		}
 		y.told[name] = now
 	}
@@ -94,7 +97,38 @@ func (y *story) tell(x *script) string {
 	for _, n := range y.syncs {
 		report("sync-read "+n, x.syncs[n])
 	}
+	b.WriteString(run.String())
 	return b.String()
+}
+
+// fates are those of operations with consecutive names, which shared one: a1..a9: ok at 2:5 to 2:13.
+type fates struct{ first, last, from, to string }
+
+// takes adds one more operation if it is the next of the same kind.
+func (f *fates) takes(name, now string) bool {
+	stem := strings.TrimRight(f.last, "0123456789")
+	n, err := strconv.Atoi(f.last[len(stem):])
+	if err != nil || name != stem+strconv.Itoa(n+1) {
+		return false
+	}
+	const ok = "ok at "
+	if f.to != now && !(strings.HasPrefix(f.to, ok) && strings.HasPrefix(now, ok)) {
+		return false
+	}
+	f.last, f.to = name, now
+	return true
+}
+
+func (f *fates) String() string {
+	switch {
+	case f.first == "":
+		return ""
+	case f.first == f.last:
+		return f.first + ": " + f.from + "\n"
+	case f.from == f.to:
+		return f.first + ".." + f.last + ": " + f.from + "\n"
+	}
+	return f.first + ".." + f.last + ": " + f.from + " to " + strings.TrimPrefix(f.to, "ok at ") + "\n"
 }
 
 func state(m *Member) string {

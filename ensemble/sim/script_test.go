@@ -95,7 +95,7 @@ func TestCatalogueCatchesMistakes(t *testing.T) {
 }
 
 // minMutations is how many pairs of script and mistake there are at least.
-const minMutations = 2
+const minMutations = 9
 
 var (
 	headLine     = regexp.MustCompile(`^# (S\d\d) \S`)
@@ -166,6 +166,9 @@ func TestScriptsCanFail(t *testing.T) {
 		"crash s3\nexpect leader s3", "crash s3\nkeep leader s3 ticks=5", "keep established 0 ticks=1",
 		"client c at=s1\nexpect session c gone", "client c at=s1\nsync-read c a\nexpect sync-read a found within=20", "expect quiet s1",
 		"expect electing s1", "expect nonsense", "nonsense", "write s9 a", "test ./zab TestThatDoesNotExist", "expect equal s1 wrong=1",
+		"expect follows s1 s2", "expect follows s3 s1", "hold PROPOSAL s3->s1\nwrite s3 a b\nexpect in-transit s3->s1 most=1",
+		"hold ACK *->s3\nwrite s3 a\nexpect outstanding s3 most=0", "sessions 3 at=s1\nexpect live-sessions 2 s1",
+		"open c at=s1\nexpect known c s1", "open c at=s1\nrun 5\nexpect unheard-of c s1", "forge s1->s2 ACK", "expect event notification-dropped",
 	} {
 		x := &script{}
 		if _, err := x.paragraph(begin); err != nil {

@@ -432,7 +432,7 @@ func (x *script) ensemble(a *arguments) {
 		name = x.mutation
 	}
 	var rm replica.Mutations
-	if name != "" && !setField(&opt.ZabMutations, name) && !setField(&opt.ElectionMutations, name) && !setField(&rm, name) {
+	if name != "" && !setField(&opt.ZabMutations, name) && !setField(&opt.ElectionMutations, name) && !setField(&rm, name) && !setField(&opt.ShellMutations, name) {
 		bad("no mutation %s", name)
 	}
 	if name == "RecencyByZxidOnly" {
