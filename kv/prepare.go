@@ -30,6 +30,14 @@ type PreparerOptions struct {
 	DigestDisabled bool // lists cannot name the digest scheme (DigestAuthenticationProvider.enabled=false)
 	X509, SASL     bool // lists can name these schemes, which members have that are configured for them
 	Ensemble       bool // the data version of /zookeeper/config is -1 (zookeeper-protocol 5.3)
+
+	Mutations Mutations
+}
+
+// Mutations are deliberate mistakes for the tests that show that a checker catches them. The zero value has none.
+type Mutations struct {
+	// IgnoreInFlight decides against what is applied, as if nothing were in flight.
+	IgnoreInFlight bool
 }
 
 // NewPreparer returns a Preparer. view returns the newest applied view; its zxid never goes back between calls,
@@ -55,6 +63,9 @@ func (p *Preparer) InFlight() int { return len(p.marks) - p.head }
 // is (Time); its other fields are filled in from r. The payload holds copies of r's data, but paths of r are kept
 // until the transaction is applied, so they must be immutable strings of their own.
 func (p *Preparer) Prepare(dst []byte, z Zxid, h TxnHeader, r *Request) []byte {
+	if p.opt.Mutations.IgnoreInFlight {
+		p.init()
+	}
 	p.cur, p.now, p.seen = p.view(), h.Time, 0
 	p.enter(p.cur, z)
 	h.Session, h.Kind, h.Err = r.Session, r.Op, CodeOK

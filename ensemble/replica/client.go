@@ -355,6 +355,17 @@ func (c *clients) popAnswered() {
 	}
 }
 
+// resumeUnasked is a mutation.
+func (r *Replica) resumeUnasked(q *revalidation) bool {
+	s, ok := r.view().Session(q.session)
+	if !ok || s.Password != q.password {
+		return false
+	}
+	r.clients.asked++
+	r.validated(Revalidated{Request: q.request, Session: q.session, Validity: Valid, TimeoutMs: s.Timeout})
+	return true
+}
+
 func (r *Replica) answer(v Revalidated) {
 	o := r.out()
 	o.Revalidated = append(o.Revalidated, v)
@@ -472,6 +483,9 @@ func (r *Replica) forward() {
 		}
 	}
 	for c.asked < c.questions.len() {
+		if q := c.questions.at(c.asked); r.cfg.Mutations.ResumeUnasked && !q.answered && r.resumeUnasked(&q.revalidation) {
+			return
+		}
 		if q := c.questions.at(c.asked); !q.answered && !r.zab.SendRequest(appendRevalidation(nil, &q.revalidation)) {
 			c.blocked = true
 			return

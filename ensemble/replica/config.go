@@ -83,6 +83,17 @@ type Mutations struct {
 	WriteAfterClose bool
 	// ValidityFromTree: whether a session exists is answered from the applied tree alone (S59).
 	ValidityFromTree bool
+
+	// The following are noticed by random schedules too.
+
+	// AnyPassword lets a session be resumed with any password.
+	AnyPassword bool
+	// ResumeUnasked has a member that follows answer a resume from its own tree instead of asking the leader.
+	ResumeUnasked bool
+	// KeepMoved takes writes of a session from a member that it has left.
+	KeepMoved bool
+	// NoFullTimeout has a new leader end sessions that it has not heard of by its second tick (S57).
+	NoFullTimeout bool
 }
 
 func orDefault[T comparable](p *T, v T) {

@@ -35,6 +35,7 @@ func (m *Member) carryOut(rd *replica.Ready) {
 		}
 	}
 	if rd.Role != nil {
+		m.touches, m.sureTouches = nil, nil // what was to be reported to the last leader may be lost
 		m.role = *rd.Role
 		m.stale = 0 // L4 begins anew
 	}
@@ -145,6 +146,9 @@ func (m *Member) send(to quorum.MemberID, id zab.LinkID, z zab.Message) {
 	msg := Message{From: m.ID, To: to, Kind: kindOf(z), Zab: z}
 	if m.crashesAt(BeforeSend, &msg) {
 		return
+	}
+	if _, ok := z.(*zab.PingReply); ok {
+		msg.touches = m.pingReply()
 	}
 	s.ghost.sent(m, l, &msg)
 	if s.opt.CodecEvery > 0 && s.rng.IntN(s.opt.CodecEvery) == 0 {

@@ -51,29 +51,30 @@ const (
 
 // Client is one client with one session at a time and a connection to one member at a time.
 type Client struct {
-	sim       *Sim
-	ID        int
-	state     clientState
-	member    *Member
-	conn      uint64 // unique in the simulation
-	sent      uint64 // operations on it
-	session   kv.SessionID
-	password  [16]byte
-	auth      kv.Credentials
-	local     bool // the session is its member's alone
-	locals    bool // sessions begin local
-	timeoutMs int32
-	lastZxid  kv.Zxid // greatest ever seen (C2)
-	waitFor   kv.Zxid // resuming: the member must have applied this first
-	claim     replica.Claim
-	awaiting  uint64 // token of the revalidation
-	pending   []*Op
-	moved     bool // the session was resumed somewhere: stragglers may be told "moved"
-	quiet     bool // makes no operations of its own (scripts drive it)
-	stopped   bool
-	asked     kv.SessionID // scripts: the first one that it asked for
-	ops       []*Op
-	reads     int
+	sim        *Sim
+	ID         int
+	state      clientState
+	member     *Member
+	conn       uint64 // unique in the simulation
+	sent       uint64 // operations on it
+	session    kv.SessionID
+	password   [16]byte
+	auth       kv.Credentials
+	local      bool // the session is its member's alone
+	locals     bool // sessions begin local
+	timeoutMs  int32
+	lastZxid   kv.Zxid // greatest ever seen (C2)
+	waitFor    kv.Zxid // resuming: the member must have applied this first
+	claim      replica.Claim
+	awaiting   uint64 // token of the revalidation
+	pending    []*Op
+	askedEnded bool // when it asked to resume its session, its end was committed
+	moved      bool // the session was resumed somewhere: stragglers may be told "moved"
+	quiet      bool // makes no operations of its own (scripts drive it)
+	stopped    bool
+	asked      kv.SessionID // scripts: the first one that it asked for
+	ops        []*Op
+	reads      int
 }
 
 // sessionMs is the time-out of simulated sessions.
@@ -101,7 +102,9 @@ type port struct {
 	syncs    map[uint64]*syncRead
 	ripe     []*syncRead // confirmed, wait for the tree
 	resuming map[uint64]*Client
-	results  []result
+	// intruders are questions with a wrong password: token and connection.
+	intruders map[uint64]uint64
+	results   []result
 }
 
 type syncRead struct {
@@ -120,7 +123,7 @@ type result struct {
 }
 
 func (p *port) start(m *Member) {
-	*p = port{m: m, used: map[uint64]bool{}, conns: map[kv.SessionID]*Client{}, ops: map[uint64]*Op{}, syncs: map[uint64]*syncRead{}, resuming: map[uint64]*Client{}}
+	*p = port{m: m, used: map[uint64]bool{}, conns: map[kv.SessionID]*Client{}, ops: map[uint64]*Op{}, syncs: map[uint64]*syncRead{}, resuming: map[uint64]*Client{}, intruders: map[uint64]uint64{}}
 }
 
 // token returns the next token: unique over all runs of all members, growing within one.
@@ -184,6 +187,7 @@ func (c *Client) act() {
 			return
 		}
 		if !c.local {
+			c.member.touched(c)
 			c.member.rep.Touch(c.session, c.timeoutMs, c.claim)
 		}
 		if c.quiet {
@@ -210,6 +214,9 @@ func (c *Client) chance() {
 		return
 	case r < 4:
 		c.submit(kv.Request{Op: kv.OpCloseSession})
+		return
+	case r < 5:
+		s.intrude()
 		return
 	case r < 10:
 		c.syncRead(nil)
@@ -323,6 +330,7 @@ func (c *Client) connectTo(m *Member) {
 		c.submit(kv.Request{Op: kv.OpCreateSession, Timeout: c.timeoutMs, Password: c.password})
 	} else {
 		c.state, c.moved = resuming, true
+		c.askedEnded = s.ghost.model.closed[c.session]
 		c.awaiting = s.token()
 		m.port.conns[c.session] = c
 		m.port.resuming[c.awaiting] = c
@@ -476,6 +484,14 @@ func (p *port) failed(f replica.Failed) {
 }
 
 func (p *port) revalidated(v replica.Revalidated) {
+	if conn, ok := p.intruders[v.Request]; ok {
+		delete(p.intruders, v.Request)
+		p.end(conn)
+		if v.Validity == replica.Valid {
+			p.m.sim.fail("C4", "member %d lets session %v be resumed with a wrong password", p.m.ID, v.Session)
+		}
+		return
+	}
 	c := p.resuming[v.Request]
 	delete(p.resuming, v.Request)
 	if c == nil || c.state != resuming || c.awaiting != v.Request || c.member != p.m {
@@ -484,6 +500,9 @@ func (p *port) revalidated(v replica.Revalidated) {
 	p.m.sim.logf("client %d: session %v is %d", c.ID, v.Session, v.Validity)
 	switch v.Validity {
 	case replica.Valid:
+		if p.endedBefore(c) {
+			p.m.sim.fail("C4", "client %d: member %d says that session %v lives, its end was committed before the question", c.ID, p.m.ID, v.Session)
+		}
 		c.waitFor, c.claim = v.Fresh, v.Claim
 		p.applied()
 	case replica.Gone:

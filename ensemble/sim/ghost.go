@@ -32,6 +32,7 @@ type ghost struct {
 	digests  map[kv.Zxid]uint64
 	members  []ghostMember // by id-1
 	model    model
+	sessions ghostSessions
 	// okZxid is the newest zxid of a write answered OK: a later write must get a greater one (C1), a sync read a
 	// view at least as new (C3).
 	okZxid kv.Zxid
@@ -93,6 +94,7 @@ func (g *ghost) init(s *Sim) {
 	}
 	g.members = make([]ghostMember, s.opt.Members+s.opt.Observers)
 	g.model.init()
+	g.sessions.init()
 }
 
 func (g *ghost) of(m *Member) *ghostMember { return &g.members[m.ID-1] }
@@ -297,6 +299,7 @@ func (g *ghost) handed(m *Member, w *diskWrite) {
 			s.fail("P17", "leader %d of epoch %d proposes %v, which member %d has proposed", m.ID, e, en.Zxid, p.by)
 		}
 		g.proposed[en.Zxid] = proposal{m.ID, m.inc, en.Chain}
+		g.sessions.proposed(m, en)
 	}
 }
 
@@ -312,6 +315,9 @@ func (g *ghost) establish(m *Member, e kv.Epoch) {
 	h := &m.handed
 	last, chain := h.last()
 	g.est[e] = established{m.ID, m.inc, last, chain}
+	if _, ok := g.sessions.began[m.inc]; !ok {
+		g.sessions.began[m.inc] = s.now
+	}
 	g.epochs = append(g.epochs, e)
 	// Of G, what is older than e: a leader may notice late that it was established, when a greater epoch has
 	// begun; it can then commit nothing more.
@@ -385,6 +391,7 @@ func (g *ghost) inOrder(op *Op, z kv.Zxid, code kv.Code) {
 		g.sim.fail("C2", "token %d at %v is executed, and an earlier one of connection %d was refused because the session had moved", op.Token, z, op.conn)
 	}
 	x.places, x.moved = op.place, x.moved || moved
+	g.sessions.executed(g.sim, op, z, code)
 }
 
 func (g *ghost) last() (z kv.Zxid) {

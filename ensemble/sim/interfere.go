@@ -109,4 +109,8 @@ type ShellMutations struct {
 	IgnoreFailedSync bool
 	// DamageIsATornTail: a member whose last durable entries are gone votes as if they had never been (S35).
 	DamageIsATornTail bool
+	// SnapshotAhead labels a snapshot with the zxid before the one that it shows.
+	SnapshotAhead bool
+	// ReferUnsynced has the log refer to a snapshot whose files are not synced.
+	ReferUnsynced bool
 }

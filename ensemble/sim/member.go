@@ -49,6 +49,8 @@ type Member struct {
 	sinceSnap int
 	handed    content // the disk's content as it will be when all queued writes are done
 	port      port
+	// touches came since the last PING reply, sureTouches before it.
+	touches, sureTouches []touch
 
 	// Crash points set by CrashAt.
 	crashAt func(at Point, m *Message) bool
@@ -111,6 +113,7 @@ func (s *Sim) TryStart(id quorum.MemberID) error {
 		}
 	}
 	m.tree = kv.NewTree(view)
+	m.touches, m.sureTouches = nil, nil
 	cfg := replica.Config{
 		ID: id, Members: s.config, TickMs: tickMs,
 		Rand: rand.New(rand.NewPCG(s.rng.Uint64(), uint64(id))),
@@ -120,7 +123,7 @@ func (s *Sim) TryStart(id quorum.MemberID) error {
 			return m.inc
 		},
 		ZabMutations: s.opt.ZabMutations, ElectionMutations: s.opt.ElectionMutations, Mutations: s.opt.ReplicaMutations,
-		Preparer: kv.PreparerOptions{ExtendedTypes: true}, ContainerTicks: 8, ContainerMaxPerMinute: 3000,
+		Preparer: kv.PreparerOptions{ExtendedTypes: true, Mutations: s.opt.TreeMutations}, ContainerTicks: 8, ContainerMaxPerMinute: 3000,
 	}
 	if m.config != nil {
 		cfg.Members = *m.config

@@ -25,6 +25,13 @@ func Mutants() []Mutant {
 		{"registration kept across links", 3000, func(c *Schedule) { c.ZabMutations.RegistrationKeptAcrossLinks = true }},
 		{"a lost write does not hold back the next", 3000, func(c *Schedule) { c.ReplicaMutations.SendBehindFailure = true }},
 		{"a node is removed that was renewed since it was found", 3000, func(c *Schedule) { c.ReplicaMutations.ReapBlindly = true }},
+		{"a session resumed with any password", 3000, func(c *Schedule) { c.ReplicaMutations.AnyPassword = true }},
+		{"a resume decided by a follower", 3000, func(c *Schedule) { c.ReplicaMutations.ResumeUnasked = true }},
+		{"writes from a member that the session has left", 3000, func(c *Schedule) { c.ReplicaMutations.KeepMoved = true }},
+		{"a new leader does not give full time-outs", 3000, func(c *Schedule) { c.ReplicaMutations.NoFullTimeout = true }},
+		{"what is in flight is ignored", 3000, func(c *Schedule) { c.TreeMutations.IgnoreInFlight = true }},
+		{"a snapshot one entry ahead of its label", 3000, func(c *Schedule) { c.ShellMutations.SnapshotAhead = true }},
+		{"a snapshot referred to before its files are synced", 3000, func(c *Schedule) { c.ShellMutations.ReferUnsynced = true }},
 	}
 }
 

@@ -15,7 +15,8 @@ type Message struct {
 	payload []byte
 	kind    byte // of payload
 	link    *link
-	files   *files // snapshot content behind a SNAP
+	files   *files  // snapshot content behind a SNAP
+	touches []touch // what a PING reply says of clients
 }
 
 // link is one connection between a learner and a leader. Each side knows it by its own id. Both directions are
@@ -329,6 +330,7 @@ func (s *Sim) deliver(l *link, side int) {
 		if msg.files != nil {
 			to.receiveSnapshot(l, side, msg.files)
 		} else {
+			to.reach(to, msg.touches)
 			to.rep.PeerMessage(from.ID, l.id[1-side], msg.Zab)
 		}
 	}

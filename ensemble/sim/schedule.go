@@ -7,6 +7,7 @@ import (
 
 	"kvd/ensemble/replica"
 	"kvd/fle"
+	"kvd/kv"
 	"kvd/zab"
 	"kvd/zab/quorum"
 )
@@ -20,6 +21,8 @@ type Schedule struct {
 	ZabMutations      zab.Mutations
 	ElectionMutations fle.Mutations
 	ReplicaMutations  replica.Mutations
+	ShellMutations    ShellMutations
+	TreeMutations     kv.Mutations
 	LoseProposals     int
 	Trace             bool
 }
@@ -82,7 +85,7 @@ func NewRandom(c Schedule) *Sim {
 		Seed: c.Seed, Members: c.Members, Clients: pick(1, 2, 3), Trace: c.Trace,
 		ElectionLoss: pick(0, 0, 40, 10), SnapshotEvery: pick(0, 3, 8, 20), LazyReady: pick(0, 0, 8, 3),
 		CodecEvery: pick(0, 0, 0, 2), SlowDisk: pick(3, 10, 40), SlowApply: pick(1, 5, 30),
-		ZabMutations: c.ZabMutations, ElectionMutations: c.ElectionMutations, LoseProposals: c.LoseProposals,
+		ShellMutations: c.ShellMutations, TreeMutations: c.TreeMutations, ZabMutations: c.ZabMutations, ElectionMutations: c.ElectionMutations, LoseProposals: c.LoseProposals,
 		Fresh: r.IntN(10) == 0,
 	}
 	opt.LocalSessions = r.IntN(4) == 0

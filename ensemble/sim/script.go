@@ -176,6 +176,7 @@ func (c *Client) keepAlive() {
 		return
 	}
 	if m := c.member; c.state == ready && m.Up && !m.paused {
+		m.touched(c)
 		m.rep.Touch(c.session, c.timeoutMs, c.claim)
 		m.run()
 	}

@@ -10,6 +10,7 @@ import (
 	"kvd/zab/quorum"
 
 	"kvd/fle"
+	"kvd/kv"
 )
 
 // tickMs is the length of a tick in virtual milliseconds, as in production.
@@ -45,6 +46,7 @@ type Options struct {
 	ElectionMutations fle.Mutations
 	ReplicaMutations  replica.Mutations
 	ShellMutations    ShellMutations
+	TreeMutations     kv.Mutations
 	// LoseProposals makes one of so many batches of entries vanish from the middle of its link; see Sim.Lose.
 	LoseProposals int
 	// Trace keeps a line for everything that happens.

@@ -38,6 +38,9 @@ func records(walk func(yield func(table uint8, key, value []byte) error) error) 
 // save writes the present view to the member's store, as a delta on the newest point if it may be one.
 func (m *Member) save(v *kv.View) (point, bool) {
 	meta := snapshot.Meta{Zxid: v.Zxid(), Chain: v.Chain(), Digest: v.Digest()}
+	if i := m.disk.find(v.Zxid()); m.sim.opt.ShellMutations.SnapshotAhead && i > 1 && m.disk.entries[i-2].Zxid > m.handed.base {
+		meta.Zxid, meta.Chain = m.disk.entries[i-2].Zxid, m.disk.entries[i-2].Chain
+	}
 	last, ok := m.handed.newestPoint()
 	var err error
 	var p snapshot.Point
@@ -53,7 +56,7 @@ func (m *Member) save(v *kv.View) (point, bool) {
 	}
 	m.saved = v
 	m.sim.ghost.snapshot(m, v)
-	return point{zxid: v.Zxid(), chain: v.Chain(), files: p}, true
+	return point{zxid: meta.Zxid, chain: meta.Chain, files: p}, true
 }
 
 // load builds the view that a point holds. nil: it cannot, which is a broken property.
@@ -95,7 +98,7 @@ func (m *Member) retain() {
 	if err := m.disk.store.Retain(keep); err != nil {
 		m.sim.fail("P20", "member %d cannot delete old snapshots: %v", m.ID, err)
 	}
-	m.disk.store.Sync()
+	m.syncFiles()
 }
 
 // maybeSnapshot asks for the turn to write a snapshot.
@@ -124,7 +127,7 @@ func (m *Member) takeSnapshot() {
 	m.saving = &p
 	s.after(s.between(5, 100), m, "snapshot", func() {
 		m.saving = nil
-		m.disk.store.Sync()
+		m.syncFiles()
 		if p.zxid <= m.handed.base {
 			m.snapping = false // overtaken by an installed one
 			m.rep.SetSnapshot(false, false)
@@ -143,7 +146,7 @@ func (s *Sim) TakeSnapshot(id quorum.MemberID) {
 	m := s.member(id)
 	if v := m.tree.View(); v.Zxid() > m.handed.base && !m.snapping {
 		if p, ok := m.save(v); ok {
-			m.disk.store.Sync()
+			m.syncFiles()
 			m.refer(p, p.zxid)
 		}
 	}
@@ -225,9 +228,16 @@ func (m *Member) receiveSnapshot(l *link, fromSide int, f *files) {
 		s.fail("P20", "member %d cannot receive the snapshot at %v: %v", m.ID, f.p.zxid, err)
 		return
 	}
-	m.disk.store.Sync()
+	m.syncFiles()
 	p := f.p
 	s.handles++
 	m.received[s.handles] = &p
 	m.rep.SnapshotReceived(id, zab.SnapshotRef{Zxid: p.zxid, Chain: p.chain, Handle: s.handles}, true)
+}
+
+// syncFiles makes everything in the member's snapshot store durable.
+func (m *Member) syncFiles() {
+	if !m.sim.opt.ShellMutations.ReferUnsynced {
+		m.disk.store.Sync()
+	}
 }

@@ -1,5 +1,5 @@
 // Command run carries out random schedules of the simulator and counts what came of them. On a broken property it prints
-// the seed and the line that replays it, and exits non-zero.
+// the seed and the line that replays it, and exits non-zero. With -mutants it prints what the checks are worth.
 package main
 
 import (
@@ -29,7 +29,11 @@ func main() {
 	workers := flag.Int("workers", runtime.GOMAXPROCS(0), "schedules at a time")
 	trace := flag.Bool("trace", false, "print everything that happens (use with -schedules 1)")
 	keepGoing := flag.Bool("keep-going", false, "count all failures instead of stopping at ten")
+	mutants := flag.Bool("mutants", false, "print how many seeds each deliberate mistake needs to be caught, and do nothing else")
 	flag.Parse()
+	if *mutants {
+		os.Exit(hunt(*first, *steps))
+	}
 
 	began := time.Now()
 	var (
@@ -95,4 +99,21 @@ func main() {
 		fmt.Println("failures by property:", byProperty)
 		os.Exit(1)
 	}
+}
+
+// hunt prints the table of mutants and returns the exit code.
+func hunt(first uint64, steps int) (code int) {
+	fmt.Println("| mistake | seeds | caught by |")
+	fmt.Println("|---|---|---|")
+	for _, m := range sim.Mutants() {
+		n, found := m.Hunt(first, steps)
+		property := "nobody"
+		if found == nil {
+			code = 1
+		} else {
+			property, _, _ = strings.Cut(found.Err.Error(), " ")
+		}
+		fmt.Printf("| %s | %d | %s |\n", m.Name, n, property)
+	}
+	return code
 }
