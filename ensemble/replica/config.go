@@ -75,6 +75,8 @@ type Mutations struct {
 
 	// ExpireAfterGap: a leader that slept expires sessions before a quorum has answered it (S43).
 	ExpireAfterGap bool
+	// CloseListsNodes: the transaction that ends a session has room for all paths that it removes (S40).
+	CloseListsNodes bool
 	// DeafAfterMalformed: after a malformed notification no other one is read (S50, ZK-3769).
 	DeafAfterMalformed bool
 	// WallClockExpiry: deadlines of sessions follow the wall clock (S57).

@@ -313,6 +313,9 @@ func (r *Replica) propose(origin quorum.MemberID, op *ClientOp) (kv.Zxid, bool) 
 	h := kv.TxnHeader{Origin: uint8(origin), Request: op.Request, Session: op.Session, Time: r.stamp(), Kind: kv.Op(op.Op)}
 	code := r.decode(op, origin)
 	payload := r.prepare(z, h, code, len(op.Body))
+	if r.cfg.Mutations.CloseListsNodes && op.Op == OpCloseSession {
+		r.view().Ephemerals(op.Session, func(path string) bool { payload = append(payload, path...); return true })
+	}
 	_, err := r.zab.Propose(payload)
 	if errors.Is(err, zab.ErrTooLarge) {
 		l.prep.Undo()
