@@ -11,12 +11,8 @@ import (
 	"kvd/zab/quorum"
 )
 
-// auditTicks is how often, in ticks, a leader has the members compare their trees; auditPatience is how long it waits for the
-// answers.
-const (
-	auditTicks    = 20
-	auditPatience = 40
-)
+// auditPatience is how long, in ticks, a leader waits for the answers.
+const auditPatience = 40
 
 // audit compares the trees of members. All have applied the same transactions (the digest chain of the log sees to that), so
 // all must have the same digest right after the same one; a member that has another applied one wrongly, or its memory has
@@ -61,7 +57,7 @@ func (r *Replica) tickAudit() {
 	if r.now < a.next {
 		return
 	}
-	a.next = r.now + auditTicks
+	a.next = r.now + int64(r.cfg.AuditTicks)
 	r.askDigests()
 }
 

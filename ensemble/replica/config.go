@@ -54,6 +54,8 @@ type Config struct {
 	ContainerTicks, ContainerMaxPerMinute int
 	ContainerNeverUsedMs                  int64
 
+	// AuditTicks is how often a leader has the members compare their trees (20).
+	AuditTicks int
 	// QueueTicks: a waiting operation older than this is reported NotSent (200).
 	QueueTicks int
 	// ShutdownTicks: outstanding operations get this long to finish (40).
@@ -119,6 +121,7 @@ func (c Config) withDefaults() Config {
 	orDefault(&c.MaxForwardedOps, 16_384)
 	orDefault(&c.MaxForwardedBytes, 16<<20)
 	orDefault(&c.ContainerMaxPerMinute, 10_000)
+	orDefault(&c.AuditTicks, 20)
 	orDefault(&c.QueueTicks, 200)
 	orDefault(&c.ShutdownTicks, 40)
 	return c

@@ -188,7 +188,7 @@ func (r *Replica) validity(q *revalidation, from quorum.MemberID) (v Revalidated
 	l.sessions.touch(q.session, v.TimeoutMs, from)
 	l.claims++
 	v.Claim = Claim(r.role.Epoch)<<32 | Claim(l.claims)
-	l.sessions.claimed(q.session, v.Claim)
+	l.sessions.claimed(q.session, v.Claim, from)
 	return v, true
 }
 
@@ -332,7 +332,7 @@ func (r *Replica) propose(origin quorum.MemberID, op *ClientOp) (kv.Zxid, bool) 
 		switch op.Op {
 		case OpCreateSession:
 			l.sessions.add(op.Session, l.request.Password, l.request.Timeout, origin)
-			l.sessions.claimed(op.Session, BirthClaim(z))
+			l.sessions.claimed(op.Session, BirthClaim(z), origin)
 		case OpCloseSession:
 			if !r.cfg.Mutations.WriteAfterClose {
 				l.sessions.remove(op.Session)
@@ -408,9 +408,7 @@ func (r *Replica) decode(op *ClientOp, origin quorum.MemberID) kv.Code {
 		switch {
 		case s == nil:
 			return kv.CodeSessionExpired
-		case s.owner == 0:
-			s.owner = origin
-		case s.owner != origin && !r.cfg.Mutations.KeepMoved:
+		case !s.writes(origin) && !r.cfg.Mutations.KeepMoved:
 			return kv.CodeSessionMoved // the client resumed it elsewhere; this is a straggler
 		}
 	}

@@ -20,6 +20,9 @@ type session struct {
 	// claim is the newest one that this leader gave out or heard of; 0 until then.
 	claim     Claim
 	timeoutMs int32
+	// spurned are members that a write was refused to because the session had moved. Nothing that came on the same
+	// connection may be executed after that, whoever turns out to be the owner: only a new one makes it good.
+	spurned []quorum.MemberID
 	// deadline is the tick from which on the session is overdue. Moving it costs nothing: the wheel finds
 	// out when the old slot comes due.
 	deadline int64
@@ -99,11 +102,26 @@ func (s *sessions) heard(t touch, at quorum.MemberID) {
 	}
 }
 
-// claimed says that a connection was accepted for the session.
-func (s *sessions) claimed(id kv.SessionID, c Claim) {
+// claimed says that a connection at a member was accepted for the session.
+func (s *sessions) claimed(id kv.SessionID, c Claim, at quorum.MemberID) {
 	if n := s.all[id]; n != nil {
 		n.claim = c
+		n.spurned = slices.DeleteFunc(n.spurned, func(id quorum.MemberID) bool { return id == at })
 	}
+}
+
+// writes reports whether a member may write for the session, and remembers if it may not.
+func (n *session) writes(from quorum.MemberID) bool {
+	switch {
+	case slices.Contains(n.spurned, from):
+		return false
+	case n.owner == 0:
+		n.owner = from
+	case n.owner != from:
+		n.spurned = append(n.spurned, from)
+		return false
+	}
+	return true
 }
 
 // deadline rounds up, so that a session never gets less than its time-out.

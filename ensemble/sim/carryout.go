@@ -29,6 +29,9 @@ func (m *Member) carryOut(rd *replica.Ready) {
 			s.logf("%d event %s %s", m.ID, e.Kind, e.Text)
 		}
 		s.happened[e.Kind]++
+		if e.Kind == "sync" {
+			s.happened["row:"+rowOf(e.Text)]++
+		}
 		// Ready.Role is only the newest of several changes; each is also an event.
 		if e.Kind == "role" && strings.HasPrefix(e.Text, "role=leading") {
 			m.leads(e.Text)

@@ -252,6 +252,9 @@ func (g *ghost) holders() string {
 // history, no more (P9) and no less (P11: the epoch and the history are adopted in one batch).
 func (g *ghost) checkResurrection(m *Member) {
 	d := &m.disk.content
+	if d.unknown {
+		return // it has forgotten something, and knows that
+	}
 	for i := len(g.epochs) - 1; i >= 0; i-- {
 		e := g.epochs[i]
 		if e > d.current {

@@ -319,10 +319,11 @@ func (s *Sim) Damage(id quorum.MemberID, z kv.Zxid) {
 		panic("sim: damage to a running member")
 	}
 	s.logf("damage %d from %v", id, z)
-	n := 0
-	if z > 0 {
-		n = m.disk.find(z - 1)
+	if z <= m.disk.base { // then nothing of the log is believed, and without it the snapshots say nothing
+		s.Wipe(id, true)
+		return
 	}
+	n := m.disk.find(z - 1)
 	m.disk.entries = m.disk.entries[:n:n]
 	m.disk.unknown = !s.opt.ShellMutations.DamageIsATornTail
 	s.ghost.lossy = true

@@ -16,7 +16,7 @@ import (
 type Schedule struct {
 	Seed  uint64
 	Steps int // events before the healing (500)
-	// Members fixes the number of voters; 0 chooses 3 or 5.
+	// Members fixes the number of voters; 0 chooses, mostly 3 or 5.
 	Members           int
 	ZabMutations      zab.Mutations
 	ElectionMutations fle.Mutations
@@ -25,12 +25,16 @@ type Schedule struct {
 	TreeMutations     kv.Mutations
 	LoseProposals     int
 	Trace             bool
+	// Scripted: what goes wrong is Faults, and nothing else; otherwise it is drawn.
+	Scripted bool
+	Faults   []Fault
 }
 
 // Result is what came of a schedule.
 type Result struct {
 	Seed      uint64
 	Err       error // the first broken property
+	Members   int   // voters
 	Steps     int
 	Committed int // length of G
 	Epochs    int // established
@@ -43,6 +47,8 @@ type Result struct {
 	// Events counts what the replicas told, by kind.
 	Events map[string]int
 	Trace  []byte
+	// Faults are those that were carried out: with Schedule.Scripted they make the same history again.
+	Faults []Fault
 }
 
 // Run carries out one schedule: random work under random faults, every property checked after every step, then all
@@ -56,19 +62,24 @@ func Run(c Schedule) (res Result) {
 		}
 		res.Err, res.Steps, res.Committed, res.Epochs, res.Ops = s.failure, s.Steps, len(s.ghost.g), len(s.ghost.epochs), s.done
 		res.Snaps, res.Trace, res.Messages = s.snaps, s.trace.Bytes(), s.arrived
-		res.Events, res.Recovery = s.happened, s.recovery
+		res.Members = len(s.config.Voters)
+		res.Events, res.Recovery, res.Faults = s.happened, s.recovery, s.faults
 	}()
 	steps := c.Steps
 	if steps == 0 {
 		steps = 500
 	}
 	// The ensemble gets a little time to elect before trouble begins, most of the time.
-	warm := s.rng.IntN(120)
-	for s.Steps < warm && s.Step() {
-	}
-	for s.Steps < steps && s.Step() {
-		if s.rng.IntN(s.faultEvery) == 0 {
-			s.fault()
+	warm := s.frng.IntN(120)
+	for next := c.Faults; s.Steps < steps; {
+		for ; len(next) > 0 && next[0].At <= s.Steps && s.failure == nil; next = next[1:] {
+			s.do(next[0])
+		}
+		if !s.Step() {
+			break
+		}
+		if !c.Scripted && s.Steps >= warm && s.frng.IntN(s.faultEvery) == 0 {
+			s.draw()
 		}
 	}
 	if s.failure == nil {
@@ -89,8 +100,8 @@ func NewRandom(c Schedule) *Sim {
 		Fresh: r.IntN(10) == 0,
 	}
 	opt.LocalSessions = r.IntN(4) == 0
-	if opt.Members == 0 {
-		opt.Members = pick(3, 3, 3, 5)
+	if n := pick(3, 3, 3, 3, 3, 3, 5, 5, 1, 2, 4, 7); opt.Members == 0 {
+		opt.Members = n
 	}
 	opt.Observers = pick(0, 0, 0, 1)
 	window, tail, batch, stage, outstanding := pick(0, 0, 4, 16), pick(0, 0, 64, 600), pick(0, 0, 100), pick(0, 0, 200), pick(0, 0, 8)
@@ -103,7 +114,7 @@ func NewRandom(c Schedule) *Sim {
 	opt.Tune = func(_ quorum.MemberID, c *replica.Config) {
 		c.InitTicks, c.SyncTicks, c.PingTicks = 20, 10, 2
 		c.WindowEntries, c.TailBytes, c.MaxBatchBytes, c.StageBytes, c.MaxOutstandingEntries = window, tail, batch, stage, outstanding
-		c.RolloverCounter = rollover
+		c.RolloverCounter, c.AuditTicks = rollover, 2
 		c.QueueTicks, c.MaxQueuedOps = patience, queued
 		c.Mutations = mutations
 		if outstanding > 0 {
@@ -113,110 +124,16 @@ func NewRandom(c Schedule) *Sim {
 	s := New(opt)
 	s.faultEvery = pick(8, 15, 30, 60, 150, 400)
 	s.wipes = pick(0, 0, 0, 0, 1) == 1
+	s.clocks = pick(0, 0, 0, 1) == 1
 	if c.LoseProposals > 0 {
 		s.Lose(func(m *Message) bool {
 			p, ok := m.Zab.(*zab.Proposal)
 			return ok && len(p.Entries) > 0 && s.rng.IntN(c.LoseProposals) == 0
 		})
 	}
+	s.frng = rand.New(rand.NewPCG(c.Seed, 0x6661756c7473))
 	s.StartAll()
 	return s
-}
-
-// fault does one random thing to the ensemble, or undoes one.
-func (s *Sim) fault() {
-	m := s.members[s.rng.IntN(len(s.members))]
-	o := s.members[s.rng.IntN(len(s.members))]
-	if l := s.Leader(); l != nil && s.rng.IntN(3) == 0 {
-		m = l
-	}
-	switch s.rng.IntN(23) {
-	case 0, 1, 2:
-		s.Crash(m.ID)
-	case 3, 4, 5, 6:
-		for _, x := range s.members {
-			if !x.Up && s.rng.IntN(2) == 0 {
-				s.Start(x.ID)
-			}
-		}
-	case 7:
-		s.Pause(m.ID)
-	case 8, 9:
-		for _, x := range s.members {
-			s.Resume(x.ID)
-		}
-	case 10:
-		if m != o {
-			s.Cut(m.ID, o.ID)
-		}
-	case 11:
-		if m != o {
-			s.CutBoth(m.ID, o.ID)
-		}
-	case 12:
-		s.Isolate(m.ID)
-	case 13, 14:
-		s.Heal()
-	case 15:
-		if m != o {
-			s.DropLinks(m.ID, o.ID)
-		}
-	case 16:
-		if s.rng.IntN(2) == 0 {
-			s.DiskHang(m.ID)
-		} else {
-			s.DiskFail(m.ID)
-		}
-	case 17:
-		for _, x := range s.members {
-			s.DiskOK(x.ID)
-		}
-	case 18:
-		s.crashSoon(m)
-	case 19, 20:
-		if m.Up && !m.paused {
-			s.TakeSnapshot(m.ID) // and drop the log up to it: whoever is behind needs a SNAP
-		}
-	case 22:
-		s.wipeOne(m)
-	case 21:
-		if s.rng.IntN(4) == 0 { // the power goes
-			for _, x := range s.members {
-				s.Crash(x.ID)
-			}
-		} else if m.Up && !m.paused {
-			s.logf("shutdown %d", m.ID)
-			m.rep.Shutdown()
-			m.run()
-		}
-	}
-}
-
-// wipeOne destroys the disk of a member, if the schedule has such faults and nobody else has forgotten anything: one loss at
-// a time is what a quorum can bear.
-func (s *Sim) wipeOne(m *Member) {
-	if !s.wipes {
-		return
-	}
-	for _, o := range s.members {
-		if o.disk.unknown {
-			return
-		}
-	}
-	s.Crash(m.ID)
-	s.Wipe(m.ID, s.rng.IntN(2) == 0)
-}
-
-// crashSoon ends a member at one of the next points of its work.
-func (s *Sim) crashSoon(m *Member) {
-	at, after := Point(s.rng.IntN(4)), s.rng.IntN(6)
-	s.CrashAt(m.ID, func(p Point, _ *Message) bool {
-		if p != at {
-			return false
-		}
-		after--
-		return after < 0
-	})
 }
 
 // settleTicks is the time within which an ensemble without faults has to recover: election, retries of dials that were
@@ -229,7 +146,7 @@ func (s *Sim) Settle() {
 	for _, m := range s.members {
 		m.crashAt = nil
 		s.DiskOK(m.ID)
-		m.disk.mode = diskOK
+		s.releaseIfHeld(m.ID)
 		s.Resume(m.ID)
 	}
 	for i := range s.rules {
@@ -238,6 +155,7 @@ func (s *Sim) Settle() {
 		}
 	}
 	s.Heal()
+	s.SlowStreams(0)
 	s.calm, s.settling = true, true
 	s.StartAll()
 	began := s.now
@@ -289,6 +207,9 @@ func (s *Sim) recovered() bool {
 // reaped: nothing that is to be removed is left.
 func (s *Sim) reaped() bool {
 	left := false
+	if s.happened["fault:clock"] > 0 {
+		return true // a time to live goes by the clocks of leaders, and they jumped
+	}
 	s.Leader().tree.View().Reapable(wallEpoch+s.now, 0, func(string) bool { left = true; return false })
 	return !left
 }

@@ -88,14 +88,17 @@ type Sim struct {
 	incs       uint64
 	tokens     uint64
 	conns      uint64
-	done       int       // operations finished
-	snaps      int       // snapshots installed
-	syncTicks  int       // of the members, for L4
-	recovery   int       // ticks from the end of the faults until everybody served
-	wipes      bool      // random schedules destroy disks, one at a time
-	faultEvery int       // one fault in so many steps
-	round      fle.Round // of scripted elections
-	slowStream int       // ticks that a transfer of a snapshot takes
+	done       int        // operations finished
+	snaps      int        // snapshots installed
+	syncTicks  int        // of the members, for L4
+	recovery   int        // ticks from the end of the faults until everybody served
+	wipes      bool       // random schedules destroy disks, one at a time
+	faultEvery int        // one fault in so many steps
+	clocks     bool       // random schedules move wall clocks
+	frng       *rand.Rand // draws faults, and nothing else
+	faults     []Fault    // that were carried out
+	round      fle.Round  // of scripted elections
+	slowStream int        // ticks that a transfer of a snapshot takes
 }
 
 // New builds the ensemble. Nothing runs before Step or Run; members are started.
