@@ -55,6 +55,7 @@ type clientPort struct {
 
 	group     sync.WaitGroup // every goroutine of the port
 	stopping  atomic.Bool    // no new connections
+	full      atomic.Bool    // operations that add data are refused: disk space is short
 	readOnly  atomic.Bool    // read-only mode (readonly.go)
 	draining  atomic.Bool    // results are written although no leader is established any more: shutdown
 	listeners []net.Listener

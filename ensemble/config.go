@@ -155,6 +155,13 @@ type Config struct {
 	SnapshotLogBytes int64
 	// SnapshotRetain is how many snapshot points are kept. Default 3, at least 1.
 	SnapshotRetain int
+	// LowSpaceBytes is the free space, beside the size of one snapshot, below which the member counts as low: when the voters
+	// that are not are no quorum, operations that add data are refused. Default 256 MiB; negative: 0.
+	LowSpaceBytes int64
+	// BallastBytes is the size of a file that is allocated while there is room and removed when less than that is free; when
+	// less than that is free without it the member ends with ErrNoSpace, before its log meets a full disk. It is started only
+	// with twice that free, or with that and the file. Default 64 MiB; negative: none of this.
+	BallastBytes int64
 	// SelfCheckInterval is how often the member looks whether its tree, its snapshots and its log still are what they were
 	// made to be, on a tenth of a core. Default 10 minutes; negative: never.
 	SelfCheckInterval time.Duration
@@ -238,6 +245,12 @@ func (c *Config) EnsureDefaults() {
 	def(&c.DigestAlgorithm, "SHA1")
 	def(&c.ContainerCheckInterval, time.Minute)
 	def(&c.SelfCheckInterval, 10*time.Minute)
+	if c.LowSpaceBytes == 0 {
+		c.LowSpaceBytes = 256 << 20
+	}
+	if c.BallastBytes == 0 {
+		c.BallastBytes = 64 << 20
+	}
 	def(&c.ContainerMaxPerMinute, 10_000)
 	def(&c.SessionlessTimeout, 10*time.Second)
 	def(&c.MaxReplyBytes, 64<<20)

@@ -4,11 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
-	"sync/atomic"
-	"time"
-
-	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"kvd/kv"
 	"kvd/snapshot"
@@ -143,44 +138,5 @@ func durableState(s *wal.State) zab.DurableState {
 		Base: s.Base, BaseChain: s.BaseChain, LogStart: s.LogStart, LogStartChain: s.LogStartChain,
 		Last: s.Last, LastChain: s.LastChain,
 		Unknown: !s.Trusted || s.Suspect != "", Sole: s.Sole,
-	}
-}
-
-// diskWatch measures free space off the loop: a dying disk may hang a statfs.
-type diskWatch struct {
-	fs   vfs.FS
-	dir  string
-	free atomic.Uint64
-	stop chan struct{}
-	done chan struct{}
-}
-
-// diskWatchEvery is how often free space is measured.
-const diskWatchEvery = time.Second
-
-func newDiskWatch(fs vfs.FS, dir string) *diskWatch {
-	d := &diskWatch{fs: fs, dir: dir, stop: make(chan struct{}), done: make(chan struct{})}
-	d.free.Store(math.MaxUint64) // unknown: nothing is refused for it
-	d.measure()
-	return d
-}
-
-func (d *diskWatch) measure() {
-	if u, err := d.fs.GetDiskUsage(d.dir); err == nil {
-		d.free.Store(u.AvailBytes)
-	}
-}
-
-func (d *diskWatch) run() {
-	defer close(d.done)
-	t := time.NewTicker(diskWatchEvery)
-	defer t.Stop()
-	for {
-		select {
-		case <-t.C:
-			d.measure()
-		case <-d.stop:
-			return
-		}
 	}
 }

@@ -19,7 +19,8 @@ var ErrDiverged = errors.New("ensemble: this member's tree is wrong")
 
 // Keeper runs one member in this process, and starts it again on the same sockets when it ended because of something that
 // a new start cures: its log was found damaged, or its tree wrong. Both are set aside by the start, and the member is synced
-// from the others while they serve. Every other end of the member ends the Keeper.
+// from the others while they serve. One that ended for want of disk space is started again when there is enough. Every other
+// end of the member ends the Keeper.
 type Keeper struct {
 	cfg     Config
 	sockets keptListeners
@@ -42,8 +43,13 @@ const (
 	restartSpan = time.Hour
 )
 
-// Keep starts a member as Start does and keeps it running.
+// Keep starts a member as Start does and keeps it running. While there is too little disk space for the first start it
+// waits, saying so, until ctx ends.
 func Keep(ctx context.Context, cfg Config) (*Keeper, error) {
+	if err := awaitFirstSpace(ctx, cfg); err != nil {
+		cfg.Listeners.close()
+		return nil, err
+	}
 	m, err := Start(ctx, cfg)
 	if err != nil {
 		return nil, err
@@ -73,19 +79,34 @@ func (k *Keeper) run() {
 			return
 		default:
 		}
-		if !curable(err) || !k.mayRestart(time.Now()) {
-			k.end(err)
-			return
-		}
-		m.log.Warn("starting again, to be synced from the others", "because", err)
-		if rerr := k.restart(); rerr != nil {
+		for again := true; again; {
+			short := outOfSpace(err)
+			// The end at the floor is one in order, and the wait for twice that paces what follows.
+			if !curable(err) && !short || !errors.Is(err, ErrNoSpace) && !k.mayRestart(time.Now()) {
+				k.end(err)
+				return
+			}
+			if short {
+				k.awaitSpace()
+			} else {
+				m.log.Warn("starting again, to be synced from the others", "because", err)
+			}
+			rerr := k.restart()
 			select {
 			case <-k.stop: // the sockets are gone
-				k.end(err)
+				if rerr != nil {
+					k.end(err)
+					return
+				}
 			default:
-				k.end(rerr)
 			}
-			return
+			// What is free when a start was decided may be gone when it opens the log.
+			if again = outOfSpace(rerr); again {
+				err = rerr
+			} else if rerr != nil {
+				k.end(rerr)
+				return
+			}
 		}
 	}
 }
@@ -255,7 +276,9 @@ func (k *keptListeners) again() (l Listeners, err error) {
 		return n
 	}
 	for _, f := range k.client {
-		l.Client = append(l.Client, listen(f))
+		if c := listen(f); c != nil {
+			l.Client = append(l.Client, c)
+		}
 	}
 	l.Learner, l.Election = listen(k.learner), listen(k.election)
 	if err != nil {

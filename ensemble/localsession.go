@@ -264,6 +264,12 @@ func needsGlobal(op wire.Op, body []byte) bool {
 	return ephemeralCreate(&q)
 }
 
+// addsData reports whether a request would add data. What cannot be read is refused elsewhere.
+func addsData(op wire.Op, body []byte) bool {
+	var q kv.Request
+	return wire.DecodeRequest(op, body, &q) == nil && q.AddsData()
+}
+
 func ephemeralCreate(q *kv.Request) bool {
 	return (q.Op == kv.OpCreate || q.Op == kv.OpCreate2) && (q.Flags == kv.FlagEphemeral || q.Flags == kv.FlagEphemeralSequential)
 }

@@ -170,6 +170,11 @@ func (l *loop) tick(now time.Time, gap bool) {
 		l.replica.Touch(t.id, t.timeoutMs, t.claim)
 	}
 	l.replica.SetDisk(uint32(l.wal.OldestWrite().Milliseconds()), l.disk.free.Load())
+	l.replica.SetDiskLow(l.disk.low.Load())
+	if last, ok := l.snaps.newest(); ok {
+		l.disk.snapshot.Store(uint64(last.TotalBytes()))
+	}
+	l.port.full.Store(l.replica.Full())
 	l.snaps.tick(l)
 	l.replica.Tick(replica.Clock{WallMs: now.UnixMilli(), Gap: gap})
 	l.tickReadOnly()

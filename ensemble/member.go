@@ -117,6 +117,9 @@ func (m *Member) start() (err error) {
 		}
 	}()
 
+	if err := cfg.missingSpace(); err != nil {
+		return err
+	}
 	if err := cfg.claim(); err != nil {
 		return err
 	}
@@ -170,7 +173,7 @@ func (m *Member) start() (err error) {
 		applied: m.inbox.appliedTo, failed: m.fail, wake: newWaker(), done: make(chan struct{}),
 	}
 	m.reader = &historyReader{wal: m.wal, inbox: m.inbox, wake: newWaker(), done: make(chan struct{})}
-	m.disk = newDiskWatch(cfg.FS, cfg.LogDir)
+	m.disk = newDiskWatch(cfg, m.fail)
 
 	members, err := cfg.membership()
 	if err != nil {

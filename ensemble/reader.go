@@ -137,6 +137,8 @@ func (c *conn) handle(frame []byte) bool {
 			return c.refuseReconfig(s)
 		case !c.answerable(h.Op, body):
 			s.refuse(kv.CodeMarshallingError)
+		case c.port.full.Load() && addsData(h.Op, body):
+			s.refuse(kv.CodeSystemError) // here, so that it costs no transaction
 		}
 	case wire.ClassSync:
 		s.kind = slotSync

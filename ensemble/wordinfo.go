@@ -121,6 +121,8 @@ func (c *Config) settings() []setting {
 		{"kvd.leaderTimeout", ms(c.LeaderTimeout)},
 		{"kvd.finalizeWait", ms(c.FinalizeWait)},
 		{"kvd.snapshotLogBytes", c.SnapshotLogBytes},
+		{"kvd.lowSpaceBytes", max(0, c.LowSpaceBytes)},
+		{"kvd.ballastBytes", max(0, c.BallastBytes)},
 		{"kvd.retainEntries", c.RetainEntries},
 		{"kvd.retainBytes", c.RetainBytes},
 		{"kvd.reservedFiles", c.ReservedFiles},

@@ -100,6 +100,21 @@ type Request struct {
 	Levels   Levels // OpSetLevels
 }
 
+// AddsData reports whether carrying r out makes the tree larger, or keeps it as large at the price of a larger log: what is
+// refused while disk space is short (design 8). Deletions, checks and the ends of sessions are not among it.
+func (r *Request) AddsData() bool {
+	switch r.Op {
+	case OpCreate, OpCreate2, OpCreateContainer, OpCreateTTL, OpSetData, OpSetACL:
+		return true
+	}
+	for i := range r.Ops {
+		if r.Ops[i].AddsData() {
+			return true
+		}
+	}
+	return false
+}
+
 // Session is the replicated part of a client session.
 type Session struct {
 	ID       SessionID

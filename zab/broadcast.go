@@ -436,6 +436,7 @@ func (p *Peer) pingAll() {
 	l := p.leader
 	l.probe++
 	l.pingedAt = p.now
+	p.checkSpace()
 	if p.stage == Broadcast {
 		for i := range l.syncs {
 			if l.syncs[i].probe == 0 {
@@ -447,7 +448,7 @@ func (p *Peer) pingAll() {
 		if pr.stage == linkOpen {
 			continue
 		}
-		m := &Ping{Epoch: l.epoch, Probe: l.probe}
+		m := &Ping{Epoch: l.epoch, Probe: l.probe, Full: l.full}
 		if p.stage == Broadcast && (pr.stage == linkProving || pr.stage == linkLive) {
 			m.Commit = min(p.committed, pr.cursor)
 			pr.commitSent = max(pr.commitSent, m.Commit)

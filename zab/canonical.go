@@ -52,6 +52,7 @@ func (p *Peer) AppendCanonical(dst []byte) []byte {
 		}
 	}
 	c.num(uint64(p.disk.oldestMs), p.disk.free)
+	c.bool(p.disk.low)
 	c.bool(p.disk.wantSnapshot)
 	c.bool(p.disk.snapshotting)
 	c.bool(p.dirty)
@@ -137,6 +138,7 @@ func (c *canonical) leader(l *leader) {
 	c.bool(l.selfSynced)
 	c.bool(l.sole)
 	c.bool(l.soleWritten)
+	c.bool(l.full)
 	c.bool(l.everEstablished)
 	c.num(uint64(l.wantEpoch))
 	c.bytes([]byte(l.wantReason))
@@ -192,6 +194,7 @@ func (c *canonical) learner(f *learner) {
 	}
 	c.num(uint64(f.leader), uint64(f.link), f.attempt, uint64(f.stage), uint64(f.epoch), uint64(f.inc))
 	c.bool(f.retry)
+	c.bool(f.full)
 	c.num(uint64(f.retryAt), uint64(f.refused), uint64(f.broken))
 	c.bool(f.known)
 	c.ref(f.install)

@@ -81,7 +81,7 @@ func TestCanonicalFormKnowsEveryField(t *testing.T) {
 		v    any
 		want int
 	}{
-		{Peer{}, 29}, {leader{}, 26}, {progress{}, 29}, {learner{}, 26}, {inflightWrite{}, 13}, {Ready{}, 15}, {Write{}, 8},
+		{Peer{}, 29}, {leader{}, 27}, {progress{}, 29}, {learner{}, 27}, {inflightWrite{}, 13}, {Ready{}, 15}, {Write{}, 8},
 		{DurableState{}, 10}, {tail{}, 6}, {window{}, 3}, {sentBatch{}, 4}, {syncWait{}, 5}, {parkedLink{}, 3}, {syncPlan{}, 5},
 	} {
 		if got := reflect.TypeOf(tc.v).NumField(); got != tc.want {

@@ -71,6 +71,7 @@ type pingReplyHead struct {
 	SnapshotActive bool
 	DigestAt       kv.Zxid
 	Digest         uint64
+	LowDisk        bool
 }
 
 type entriesHead struct {
@@ -146,7 +147,7 @@ func AppendMessage(dst []byte, m Message) ([]byte, error) {
 		kind = kindPing
 	case *PingReply:
 		kind, tail = kindPingReply, m.Touched
-		body = &pingReplyHead{m.Epoch, m.Probe, m.Applied, m.OldestWriteMs, m.FreeDisk, m.WantSnapshot, m.SnapshotActive, m.DigestAt, m.Digest}
+		body = &pingReplyHead{m.Epoch, m.Probe, m.Applied, m.OldestWriteMs, m.FreeDisk, m.WantSnapshot, m.SnapshotActive, m.DigestAt, m.Digest, m.LowDisk}
 	case *Request:
 		return append(append(dst, kindRequest), m.Payload...), nil
 	case *Reply:
@@ -232,7 +233,7 @@ func DecodeMessage(b []byte) (Message, error) {
 		}
 		r := &PingReply{
 			Epoch: h.Epoch, Probe: h.Probe, Applied: h.Applied, OldestWriteMs: h.OldestWriteMs, FreeDisk: h.FreeDisk,
-			WantSnapshot: h.WantSnapshot, SnapshotActive: h.SnapshotActive, DigestAt: h.DigestAt, Digest: h.Digest,
+			WantSnapshot: h.WantSnapshot, SnapshotActive: h.SnapshotActive, DigestAt: h.DigestAt, Digest: h.Digest, LowDisk: h.LowDisk,
 		}
 		if len(rest) > 0 {
 			r.Touched = rest

@@ -29,6 +29,8 @@ func (s learnerStage) String() string {
 
 // learner is the state of following one leader, over one link after the other until synchronized.
 type learner struct {
+	full bool // the leader's word about disk space: see Peer.Full
+
 	leader  quorum.MemberID
 	link    LinkID // 0: none
 	attempt uint64
@@ -348,7 +350,7 @@ func (p *Peer) learnerWrote(w inflightWrite) {
 		if w.link == f.link && w.epoch == f.epoch && f.stage == learnProving {
 			p.ackNewLeader(w.last)
 		}
-	case writeAppend, writePromise, writeCurrent:
+	case writeAppend, writePromise, writeCurrent, writeMark:
 	}
 }
 
@@ -398,8 +400,9 @@ func (p *Peer) onPing(m *Ping) {
 		}
 	}
 	p.out.SnapshotTurn = p.out.SnapshotTurn || m.SnapshotTurn
+	f.full = m.Full
 	r := &PingReply{
-		Epoch: f.epoch, Probe: m.Probe, Applied: p.applied, OldestWriteMs: p.disk.oldestMs, FreeDisk: p.disk.free,
+		Epoch: f.epoch, Probe: m.Probe, Applied: p.applied, OldestWriteMs: p.disk.oldestMs, FreeDisk: p.disk.free, LowDisk: p.disk.low,
 		WantSnapshot: p.disk.wantSnapshot, SnapshotActive: p.disk.snapshotting,
 	}
 	if m.DivergedAt != 0 && m.Epoch == f.epoch {

@@ -40,6 +40,8 @@ type leader struct {
 	progressAt int // tick of the newest step towards establishment
 	best       struct{ infos, acks, synced int }
 
+	full bool // see Peer.Full
+
 	probe    uint64
 	pingedAt int
 	digestAt kv.Zxid // PINGs ask for the digest there

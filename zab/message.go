@@ -131,6 +131,8 @@ type Ping struct {
 	Commit kv.Zxid
 	// SnapshotTurn grants the receiver leave to write its own snapshot now (design 5: members take turns).
 	SnapshotTurn bool
+	// Full: the voters whose disks have room are no quorum, and the leader refuses what adds data (Peer.Full).
+	Full bool
 	// DigestAt asks for the digest of the tree right after that transaction, 0 for none.
 	DigestAt kv.Zxid
 	// DivergedAt, if not 0, says that the receiver's tree was another one there than that of a quorum; DivergedAfter is where
@@ -145,6 +147,7 @@ type PingReply struct {
 	Applied        kv.Zxid
 	OldestWriteMs  uint32 // age of the oldest unfinished disk write, ms
 	FreeDisk       uint64 // bytes free where the log lies
+	LowDisk        bool   // that is below the member's low mark
 	WantSnapshot   bool   // would like the snapshot turn
 	SnapshotActive bool   // is writing one
 	// DigestAt and Digest answer Ping.DigestAt; 0 if the member does not know.

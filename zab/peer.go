@@ -51,6 +51,7 @@ type Peer struct {
 	disk struct {
 		oldestMs     uint32
 		free         uint64
+		low          bool
 		wantSnapshot bool
 		snapshotting bool
 	}

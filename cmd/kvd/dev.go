@@ -84,13 +84,22 @@ func dev(c *cli.Context) (err error) {
 	for i := range members {
 		cfg := members[i].config(members)
 		cfg.Logger = log
-		m, err := ensemble.Keep(c.Context, cfg)
-		if err != nil {
+		var m *ensemble.Keeper
+		early, err := untilSignal(c.Context, signals, func(ctx context.Context) (err error) {
+			m, err = ensemble.Keep(ctx, cfg)
+			return err
+		})
+		if m != nil {
+			g.members = append(g.members, m)
+		}
+		if err != nil || early != nil {
 			closeListeners(members[i+1:])
 			g.close()
+			if early != nil && (err == nil || errors.Is(err, context.Canceled)) {
+				return nil
+			}
 			return err
 		}
-		g.members = append(g.members, m)
 	}
 	defer serveMetrics(metrics, g.members, log)()
 	return g.run(c.Context, signals, c.App.Writer, func(s os.Signal) error { return stopMembers(g.members, s, signals, log) }, addresses(members))

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -110,7 +111,7 @@ func memberConfig(s zoocfg.Settings) (ensemble.Config, error) {
 		ID: ensemble.MemberID(s.ID), DataDir: s.DataDir, LogDir: s.LogDir, ConfigVersion: s.ConfigVersion,
 		ClientListen: []string{s.Listen},
 		TickTime:     s.TickTime, InitLimit: s.InitLimit, SyncLimit: s.SyncLimit,
-		SelfCheckInterval: s.SelfCheckInterval, PingInterval: s.PingInterval, LeaderTimeout: s.LeaderTimeout, FinalizeWait: s.FinalizeWait,
+		SelfCheckInterval: s.SelfCheckInterval, LowSpaceBytes: s.LowSpaceBytes, BallastBytes: s.BallastBytes, PingInterval: s.PingInterval, LeaderTimeout: s.LeaderTimeout, FinalizeWait: s.FinalizeWait,
 		MinSessionTimeout: s.MinSessionTimeout, MaxSessionTimeout: s.MaxSessionTimeout,
 		MaxClientConns: s.MaxClientConns, MaxFrameBytes: s.MaxFrameBytes, FourLetterWords: s.FourLetterWords,
 		ExtendedTypes: s.ExtendedTypes, SuperDigest: s.SuperDigest,
@@ -201,14 +202,24 @@ func serveMember(ctx context.Context, cfg ensemble.Config, metrics string, stdou
 	if err != nil {
 		return err
 	}
-	m, err := ensemble.Keep(ctx, cfg)
+	var m *ensemble.Keeper
+	early, err := untilSignal(ctx, signals, func(ctx context.Context) (err error) {
+		m, err = ensemble.Keep(ctx, cfg)
+		return err
+	})
 	if err != nil {
 		if ln != nil {
 			_ = ln.Close()
 		}
+		if early != nil && errors.Is(err, context.Canceled) {
+			return nil // while it waited for disk space
+		}
 		return err
 	}
 	defer serveMetrics(ln, []runningMember{m}, cfg.Logger)()
+	if early != nil {
+		return stopMembers([]runningMember{m}, early, signals, cfg.Logger)
+	}
 	serving := make(chan struct{})
 	waitCtx, cancel := context.WithCancel(ctx)
 	defer cancel()

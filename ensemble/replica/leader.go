@@ -415,6 +415,9 @@ func (r *Replica) decode(op *ClientOp, origin quorum.MemberID) kv.Code {
 	if err := wire.DecodeRequest(wire.Op(op.Op), op.Body, &l.request); err != nil {
 		return kv.CodeMarshallingError
 	}
+	if r.zab.Full() && l.request.AddsData() {
+		return kv.CodeSystemError
+	}
 	l.request.Session, l.request.Auth, l.request.Local = op.Session, op.Auth, op.Local
 	return kv.CodeOK
 }

@@ -235,6 +235,13 @@ func (r *Replica) SnapshotTaken(z kv.Zxid, chain uint64, logStart kv.Zxid, logSt
 // SetDisk tells the age of the oldest unfinished write in milliseconds and the free bytes, about once a tick.
 func (r *Replica) SetDisk(oldestWriteMs uint32, free uint64) { r.zab.SetDisk(oldestWriteMs, free) }
 
+// SetDiskLow says whether the space for the log is below the low mark.
+func (r *Replica) SetDiskLow(low bool) { r.zab.SetLow(low) }
+
+// Full reports that operations which add data are refused with SystemError: see zab.Peer.Full. A shell may refuse them
+// itself, in their place in the order, so that they cost no transaction.
+func (r *Replica) Full() bool { return r.zab.Full() }
+
 // OldestNeeded is the zxid after which the log must be kept, if a synchronization reads it.
 func (r *Replica) OldestNeeded() (kv.Zxid, bool) { return r.zab.OldestNeeded() }
 

@@ -199,6 +199,8 @@ var keys = []key{
 	{name: "kvd.leaderTimeout", why: "silence after which a leader is given up; at least four pings", set: ownDuration(func(b *builder) *time.Duration { return &b.s.LeaderTimeout })},
 	{name: "kvd.finalizeWait", why: "how long an election waits for a better vote", set: ownDuration(func(b *builder) *time.Duration { return &b.s.FinalizeWait })},
 	{name: "kvd.selfCheckInterval", why: "how often a member reads back its tree, snapshots and log; default 10m, 0 is never", set: selfCheckInterval},
+	{name: "kvd.lowSpaceBytes", why: "free space beside one snapshot below which a member is low on disk space; default 256 MiB", set: space(func(b *builder) *int64 { return &b.s.LowSpaceBytes })},
+	{name: "kvd.ballastBytes", why: "size of the file that is given up when less than that is free; without it a member stops there; default 64 MiB, 0 is none", set: space(func(b *builder) *int64 { return &b.s.BallastBytes })},
 	{name: "kvd.snapshotLogBytes", why: "logged bytes after which a snapshot is due", set: bytes(func(b *builder) *int64 { return &b.s.SnapshotLogBytes })},
 	{name: "kvd.retainBytes", why: "log kept for members that were away", set: bytes(func(b *builder) *int64 { return &b.s.RetainBytes })},
 	{name: "kvd.retainEntries", why: "the same in transactions", set: number(func(b *builder) *int { return &b.s.RetainEntries }, 1)},
@@ -284,6 +286,17 @@ func boolean(field func(*builder) *bool) func(*builder, string) error {
 			return fmt.Errorf("%q is neither true nor false", v)
 		}
 		return nil
+	}
+}
+
+// space is a number of bytes of which 0 means none.
+func space(field func(*builder) *int64) func(*builder, string) error {
+	return func(b *builder, v string) error {
+		if v == "0" {
+			*field(b) = -1
+			return nil
+		}
+		return bytes(field)(b, v)
 	}
 }
 

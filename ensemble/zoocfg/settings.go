@@ -58,6 +58,7 @@ type Settings struct {
 
 	// From kvd.* keys.
 	PingInterval, LeaderTimeout, FinalizeWait time.Duration
+	LowSpaceBytes, BallastBytes               int64         // negative: 0
 	SelfCheckInterval                         time.Duration // negative: never
 	SnapshotLogBytes, RetainBytes             int64
 	RetainEntries                             int
