@@ -127,7 +127,7 @@ func TestLowDiskSpace(t *testing.T) {
 		}
 	}
 	soon(t, "both lines", func() bool {
-		return strings.Contains(log.String(), "disk space is low at voters 1, 3, and the others are no quorum") && strings.Contains(log.String(), "path="+e.Config(t, 2).DataDir)
+		return strings.Contains(log.String(), "disk space is low at voters [1 3], and the others are no quorum") && strings.Contains(log.String(), "path="+e.Config(t, 2).DataDir)
 	})
 	// What was written before is there, what was refused is not; and the ballast is still in reserve.
 	if _, err := c.Exists(ctx, "/n0-new"); !errors.Is(err, kv.ErrNoNode) {

@@ -1,12 +1,6 @@
 package zab
 
-import (
-	"slices"
-	"strconv"
-	"strings"
-
-	"kvd/zab/quorum"
-)
+import "kvd/zab/quorum"
 
 // SetLow says whether the space where this member's log lies is below its low mark (design 8). It travels in PING replies.
 func (p *Peer) SetLow(low bool) { p.disk.low = low }
@@ -38,11 +32,11 @@ func (p *Peer) roomy(id quorum.MemberID) bool {
 func (p *Peer) checkSpace() {
 	l := p.leader
 	full := p.stage == Broadcast && !p.cfg.Members.HasQuorum(p.roomy)
-	var low []string
+	var low []quorum.MemberID
 	if full {
-		for _, id := range slices.Clone(p.cfg.Members.Voters) {
+		for _, id := range p.cfg.Members.Voters {
 			if pr := l.find(id); id == p.cfg.ID && p.disk.low || pr != nil && pr.report != nil && pr.report.LowDisk {
-				low = append(low, strconv.FormatUint(uint64(id), 10))
+				low = append(low, id)
 			}
 		}
 		// Without a low disk the quorum is short of links, which is not this file's business.
@@ -54,7 +48,7 @@ func (p *Peer) checkSpace() {
 	l.full = full
 	p.dirty = true
 	if full {
-		p.event("space", "refusing operations that add data: disk space is low at voters %s, and the others are no quorum", strings.Join(low, ", "))
+		p.event("space", "refusing operations that add data: disk space is low at voters %v, and the others are no quorum", low)
 	} else {
 		p.event("space", "operations that add data are taken again")
 	}
