@@ -28,28 +28,6 @@ func violated(t *testing.T, s *Sim, properties ...string) {
 	t.Fatalf("broke %v; want one of %v", s.failure, properties)
 }
 
-// TestDirectedMutants shows the mistakes that random schedules find too seldom (or never, because the election hides
-// them) on the scenario made for each.
-func TestDirectedMutants(t *testing.T) {
-	t.Run("already promised still counted", func(t *testing.T) {
-		s := scene(t, Options{ZabMutations: zab.Mutations{CountAlreadyPromised: true}})
-		duel(t, s)
-		violated(t, s, "P2", "P3", "P8")
-	})
-	t.Run("votes and recency by zxid only", func(t *testing.T) {
-		s := scene(t, Options{Members: 5, ZabMutations: zab.Mutations{RecencyByZxidOnly: true}, ElectionMutations: fle.Mutations{VotesByZxidOnly: true}})
-		s.Given(Disk{Accepted: 2, Current: 2, Log: []Span{{1, 5}}}, 1, 2, 3)
-		s.Given(Disk{Accepted: 1, Current: 1, Log: []Span{{1, 6}}}, 4)
-		end := s.ghost.g[4] // epoch 2 was established without (1,6), and wrote nothing
-		s.ghost.est[2], s.ghost.epochs = established{by: 3, last: end.zxid, chain: end.chain}, []kv.Epoch{2}
-		for _, id := range []quorum.MemberID{1, 2, 4} {
-			s.Start(id)
-		}
-		s.Run(60)
-		violated(t, s, "P7", "P9")
-	})
-}
-
 // TestEveryPropertyCanFail breaks each property by hand in a healthy ensemble and demands that its checker, and no
 // other, says so. A checker that cannot fail is worth nothing.
 func TestEveryPropertyCanFail(t *testing.T) {

@@ -100,6 +100,12 @@ func (x *script) condition(a *arguments) condition {
 			}
 			return len(zs) > 0
 		}, fmt.Sprintf("with %v as expected (%s)", zs, what))
+	case "applied": // sK ... Z: at least that far
+		ids, zs := x.idsAnd(a.words())
+		if len(zs) != 1 {
+			bad("applied MEMBER ... ZXID")
+		}
+		return x.members(ids, func(m *Member) bool { return m.Up && m.tree.View().Zxid() >= zxid(zs[0]) }, "that far")
 	case "disk": // sK ... [accepted=E] [current=E] [last=Z] [base=Z] [unknown|trusted]
 		return x.disks(a)
 	case "has", "lacks-node": // sK ... NAME ...: in the tree

@@ -158,7 +158,7 @@ func TestScriptsCanFail(t *testing.T) {
 	for _, c := range []string{
 		"expect leader s1", "expect leader none", "expect leader s3 epoch=9", "expect role s1 leading", "expect down s1", "expect closed s1",
 		"expect established 0", "expect committed 1:6", "expect uncommitted 1:5", "expect holds s1 2:9", "expect lacks s1 1:5",
-		"expect disk s1 last=1:4", "expect disk s1 current=1", "expect disk s1 accepted=1", "expect disk s1 unknown",
+		"expect applied s1 2:1", "expect disk s1 last=1:4", "expect disk s1 current=1", "expect disk s1 accepted=1", "expect disk s1 unknown",
 		"expect arrived TRUNC", "expect arrived UPTODATE n=0", "expect row s1 SNAP", "expect order s3->s1 UPTODATE NEWLEADER",
 		"expect event session-expired", "expect event role n=0", "mark\nexpect restarted s1",
 		"write s1 a\nexpect ok b", "write s1 a\nexpect unknown a within=5", "write s1 a\nexpect ok a within=20\nexpect nowhere a",

@@ -525,7 +525,9 @@ func (x *script) given(a *arguments) {
 	ids := x.ids(a.words())
 	x.s.Given(d, ids...)
 	for _, id := range ids {
-		x.s.member(id).disk.unknown = unknown
+		m, g := x.s.member(id), &x.s.ghost
+		m.disk.unknown, m.suspect = unknown, unknown
+		g.of(m).match = g.matching(&m.disk.content, 0, nil)
 		if unknown {
 			x.s.ghost.lossy = true
 		}
@@ -786,7 +788,10 @@ func (x *script) read(a *arguments) {
 // storm writes=N [every=TICKS]: N writes of the ensemble's own clients, while random members crash and start.
 func (x *script) storm(a *arguments) {
 	s, n, every := x.s, a.num("writes", 200), a.num("every", 10)
-	for done := s.done; s.done < done+n && s.failure == nil; {
+	for done, began := s.done, s.now; s.done < done+n && s.failure == nil; {
+		if s.now-began > 300_000 {
+			panic(&unmet{fmt.Sprintf("%d operations are over after five minutes", s.done-done)})
+		}
 		for _, m := range s.members {
 			switch s.rng.IntN(4) {
 			case 0:
