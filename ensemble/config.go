@@ -221,6 +221,7 @@ func (c *Config) EnsureDefaults() {
 	def(&c.TickTime, 2*time.Second)
 	def(&c.InitLimit, 10)
 	def(&c.SyncLimit, 5)
+	ownPing := c.PingInterval == 0
 	def(&c.PingInterval, 100*time.Millisecond)
 	if c.LeaderTimeout == 0 {
 		c.LeaderTimeout = min(1200*time.Millisecond, time.Duration(c.SyncLimit)*c.TickTime)
@@ -228,6 +229,9 @@ func (c *Config) EnsureDefaults() {
 	}
 	def(&c.FinalizeWait, 200*time.Millisecond)
 	def(&c.MinSessionTimeout, 2*c.TickTime)
+	if ownPing {
+		c.PingInterval = min(c.PingInterval, max(c.MinSessionTimeout/2, tick))
+	}
 	def(&c.MaxSessionTimeout, max(20*c.TickTime, c.MinSessionTimeout))
 	def(&c.MaxFrameBytes, 0xfffff)
 	def(&c.fileLimit, openFileLimit())
@@ -466,6 +470,9 @@ func (c *Config) Validate() error {
 	}
 	if c.LeaderTimeout < 4*c.PingInterval {
 		bad("LeaderTimeout %v is less than four PingIntervals of %v", c.LeaderTimeout, c.PingInterval)
+	}
+	if c.MinSessionTimeout < 2*c.PingInterval { // members tell their leader of clients in answers to its PINGs
+		bad("MinSessionTimeout %v is less than two PingIntervals of %v", c.MinSessionTimeout, c.PingInterval)
 	}
 	if limit := time.Duration(c.SyncLimit) * c.TickTime; c.LeaderTimeout > limit {
 		bad("LeaderTimeout %v exceeds SyncLimit*TickTime %v", c.LeaderTimeout, limit)

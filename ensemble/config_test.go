@@ -45,7 +45,7 @@ func TestAllProblemsAreReportedAtOnce(t *testing.T) {
 		},
 		ClientListen: []string{"nonsense"}, TickTime: time.Millisecond, SnapCount: -1, MaxClientConns: -1,
 		LeaderTimeout: time.Second, PingInterval: time.Second, FinalizeWait: 2 * time.Second,
-		MinSessionTimeout: 10 * time.Second, MaxSessionTimeout: time.Second, MaxFrameBytes: 5,
+		MinSessionTimeout: 1500 * time.Millisecond, MaxSessionTimeout: time.Second, MaxFrameBytes: 5,
 		FourLetterWords: []string{"ruok", "toolong"}, SuperDigest: "nocolon",
 		MaxConns: -2, ThrottledOpWait: -time.Second, ContainerMaxPerMinute: -3, MaxReplyBytes: 7, DigestAlgorithm: "MD5", ClientBacklog: -1,
 	}
@@ -57,7 +57,7 @@ func TestAllProblemsAreReportedAtOnce(t *testing.T) {
 	}
 	for _, want := range []string{
 		"DataDir", "ID 9 is not among", "Members: ", "which is also the learner port of member 1", "70000", "member 2 has no host",
-		"nonsense", "TickTime 1ms", "SnapCount", "MaxClientConns", "four PingIntervals", "FinalizeWait 2s", "MaxSessionTimeout 1s",
+		"nonsense", "TickTime 1ms", "SnapCount", "MaxClientConns", "four PingIntervals", "two PingIntervals", "FinalizeWait 2s", "MaxSessionTimeout 1s",
 		"MaxFrameBytes 5", "toolong", "SuperDigest",
 		"MaxConns", "ThrottledOpWait", "ContainerMaxPerMinute", "MaxReplyBytes 7", "MD5", "ClientBacklog",
 	} {
