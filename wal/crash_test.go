@@ -67,71 +67,77 @@ func TestPowerCutAtFileOperations(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			replayHint(t, seed)
-			rng := rand.New(rand.NewPCG(seed, 1))
-			disk := newMemDisk()
-			var mu sync.Mutex
-			var cuts []cut
-			ops := 0
-			m := newMember(t)
-			var completed func() uint64 = func() uint64 {
-				m.mu.Lock()
-				defer m.mu.Unlock()
-				return m.completed
-			}
-			stride := 2
-			if *longFlag {
-				stride = 1
-			} else if raceDetector {
-				stride = 10
-			}
-			inj := errorfs.InjectorFunc(func(op errorfs.Op) error {
-				if !isWriteOp(op) {
-					return nil
-				}
-				mu.Lock()
-				defer mu.Unlock()
-				ops++
-				if ops%stride == 0 {
-					c := cut{op: ops, desc: fmt.Sprint(op.Kind, " ", op.Path), completed: completed(), percent: []int{0, 50, 100}[rng.IntN(3)]}
-					c.fs = crash(disk, c.percent, rng)
-					cuts = append(cuts, c)
-				}
-				return nil
-			})
-			o := small(errorfs.Wrap(disk, inj))
-			o.Completed = m.onCompleted
-			l, _, err := Open("d", o)
-			if err != nil {
-				t.Fatal(err)
-			}
-			m.log = l
-			w := newWorkload(seed)
-			if seed%2 == 0 {
-				w.scale = 20 // write buffers and WALs change
-			}
-			for range 120 {
-				seq := m.submit(w.next())
-				if w.rng.IntN(4) == 0 {
-					if err := m.wait(seq); err != nil {
-						t.Fatal(err)
-					}
-				}
-			}
-			m.do(Write{})
-			w.states = append(w.states, w.states[len(w.states)-1])
-			m.close()
-			mu.Lock()
-			all := cuts
-			mu.Unlock()
-			t.Logf("%d operations, %d cuts", ops, len(all))
-			for _, c := range all {
-				checkCut(t, w, c, m.seq, rng)
-			}
+			powerCuts(t, seed, mutations{})
 		})
 	}
 }
 
-func checkCut(t *testing.T, w *workload, c cut, submitted uint64, rng *rand.Rand) {
+// powerCuts runs the random history of a seed and cuts it.
+func powerCuts(t testing.TB, seed uint64, mistake mutations) {
+	rng := rand.New(rand.NewPCG(seed, 1))
+	disk := newMemDisk()
+	var mu sync.Mutex
+	var cuts []cut
+	ops := 0
+	m := newMember(t)
+	var completed func() uint64 = func() uint64 {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return m.completed
+	}
+	stride := 2
+	if *longFlag {
+		stride = 1
+	} else if raceDetector {
+		stride = 10
+	}
+	inj := errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if !isWriteOp(op) {
+			return nil
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		ops++
+		if ops%stride == 0 {
+			c := cut{op: ops, desc: fmt.Sprint(op.Kind, " ", op.Path), completed: completed(), percent: []int{0, 50, 100}[rng.IntN(3)]}
+			c.fs = crash(disk, c.percent, rng)
+			cuts = append(cuts, c)
+		}
+		return nil
+	})
+	o := small(errorfs.Wrap(disk, inj))
+	o.mutations = mistake
+	o.Completed = m.onCompleted
+	l, _, err := Open("d", o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.log = l
+	w := newWorkload(seed)
+	if seed%2 == 0 {
+		w.scale = 20 // write buffers and WALs change
+	}
+	for range 120 {
+		seq := m.submit(w.next())
+		if w.rng.IntN(4) == 0 {
+			if err := m.wait(seq); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	m.do(Write{})
+	w.states = append(w.states, w.states[len(w.states)-1])
+	m.close()
+	mu.Lock()
+	all := cuts
+	mu.Unlock()
+	t.Logf("%d operations, %d cuts", ops, len(all))
+	for _, c := range all {
+		checkCut(t, w, c, m.seq, rng)
+	}
+}
+
+func checkCut(t testing.TB, w *workload, c cut, submitted uint64, rng *rand.Rand) {
 	t.Helper()
 	where := fmt.Sprintf("cut before operation %d (%s), %d%% kept, %d completed", c.op, c.desc, c.percent, c.completed)
 	m, r := openMember(t, "d", small(c.fs))

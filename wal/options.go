@@ -35,6 +35,22 @@ type Options struct {
 	UnsafeNoSync bool
 
 	readOnly bool // Inspect: nothing is created or repaired
+
+	mutations mutations
+}
+
+// mutations are deliberate mistakes, for the test that shows that the tests of this package notice them.
+type mutations struct {
+	// ackUnsynced reports a batch as durable before its sync.
+	ackUnsynced bool
+	// twoBatches makes a truncation durable before what follows it in the same write (S14).
+	twoBatches bool
+	// markFirst writes the ack watermark before the batch that it speaks of is durable (S35).
+	markFirst bool
+	// generationKept leaves the generation of the log as it is when the log is truncated.
+	generationKept bool
+	// dropOneMore drops the first entry that was to stay when the log start moves (S34).
+	dropOneMore bool
 }
 
 // ensureDefaults fills zero fields.

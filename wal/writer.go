@@ -92,7 +92,16 @@ func (l *Log) commit(ws []queued) (int, error) {
 		return 0, err
 	}
 	start := time.Now()
+	if l.opts.mutations.markFirst {
+		if _, err := l.watermark.write(b.next.mark()); err != nil {
+			return 0, err
+		}
+	}
 	if !b.batch.Empty() {
+		if l.opts.mutations.ackUnsynced {
+			l.cur = b.next
+			l.complete(ws[:n], &b, 0)
+		}
 		if err := l.db.ApplyNoSyncWait(b.batch, pebble.Sync); err != nil {
 			return 0, fmt.Errorf("commit batch: %w", err)
 		}
@@ -108,7 +117,9 @@ func (l *Log) commit(ws []queued) (int, error) {
 	if err := l.afterSync(&b); err != nil {
 		return 0, err
 	}
-	l.complete(ws[:n], &b, took)
+	if !l.opts.mutations.ackUnsynced {
+		l.complete(ws[:n], &b, took)
+	}
 	return n, nil
 }
 
@@ -262,6 +273,9 @@ func (b *builder) raiseGeneration() {
 	}
 	b.next.Generation++
 	b.meta = true
+	if b.l.opts.mutations.generationKept {
+		b.next.Generation = b.l.cur.Generation
+	}
 }
 
 func (b *builder) install(s *Install) error {
@@ -315,6 +329,9 @@ func (b *builder) truncate(z kv.Zxid) error {
 	}
 	b.next.last, b.next.lastChain = z, chain
 	b.truncated = &z
+	if b.l.opts.mutations.twoBatches {
+		return b.split()
+	}
 	return nil
 }
 
@@ -435,11 +452,26 @@ func (b *builder) dropThrough(z kv.Zxid) error {
 			end = entryKey(found.entries[0].Zxid)
 		}
 	}
+	if b.l.opts.mutations.dropOneMore {
+		end = entryKey(z + 2)
+	}
 	if err := b.batch.DeleteRange([]byte{entryPrefix}, end, nil); err != nil {
 		return err
 	}
 	b.next.LogStart, b.next.LogStartChain = z, chain
 	b.dropped = true
+	return nil
+}
+
+// split is a mutation: what has gathered becomes durable by itself.
+func (b *builder) split() error {
+	if err := b.finish(); err != nil {
+		return err
+	}
+	if err := b.l.db.Apply(b.batch, pebble.Sync); err != nil {
+		return err
+	}
+	b.batch = b.l.db.NewBatch()
 	return nil
 }
 
