@@ -72,8 +72,6 @@ type Mutations struct {
 	LaggardDeposes bool
 	// DeafWhileFinalizing: in the finalize wait everything but a better vote is thrown away (S52).
 	DeafWhileFinalizing bool
-	// FollowStrangers: votes for members that are not configured count (S53).
-	FollowStrangers bool
 }
 
 // beats is Vote.Beats with the configured mistakes.

@@ -82,8 +82,8 @@ func (s *Sim) exists(id quorum.MemberID) bool { return id > 0 && int(id) <= len(
 func (s *Sim) InTransit(from, to quorum.MemberID) (entries, bytes int) {
 	for _, l := range s.links {
 		for side := range 2 {
-			if l.end(side).ID != from || l.end(1-side).ID != to {
-				continue
+			if l.end(side).ID != from || l.end(1-side).ID != to || l.pipe[side].closed {
+				continue // what a side sent before it closed is no longer its own
 			}
 			for i := range l.pipe[side].queue {
 				var es []kv.Entry

@@ -440,6 +440,7 @@ func (x *script) ensemble(a *arguments) {
 	}
 	opt.Tune = func(id quorum.MemberID, c *replica.Config) {
 		c.Mutations = rm
+		c.Preparer.Mutations.IgnoreInFlight = rm.WriteAfterClose // the preparer would notice
 		for _, v := range tune {
 			x.tune(v, id, c)
 		}

@@ -30,7 +30,8 @@ func init() { // behind the one of script_verbs_test.go, which makes the map
 				c.stopped = true
 			}
 		},
-		"rejoin": (*script).rejoin,
+		"speak-all": (*script).speakAll,
+		"rejoin":    (*script).rejoin,
 	} {
 		if verbs[name] != nil {
 			panic("two verbs " + name)
@@ -151,6 +152,17 @@ func (x *script) sessions(a *arguments) {
 	}
 	for _, c := range made {
 		if alive {
+			x.s.after(20, nil, "client", c.keepAlive)
+		}
+	}
+}
+
+// speak-all [but=NAME]: all that silence-all silenced speak again, but for one.
+func (x *script) speakAll(a *arguments) {
+	but := x.clients[a.str("but", "")]
+	for _, c := range x.s.clients {
+		if c != but {
+			c.stopped = false
 			x.s.after(20, nil, "client", c.keepAlive)
 		}
 	}
