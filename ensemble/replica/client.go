@@ -46,6 +46,9 @@ type syncGroup struct {
 	since    int64
 	requests []uint64
 	gap      bool // the leader's own question after a pause, see tickLeader
+	// gone are resumes of sessions that this member as lead, the leader it then was, does not know, see confirmGone.
+	gone []askedValidity
+	lead *leader
 }
 
 // clients is the side of the replica that faces this member's own clients.
@@ -184,7 +187,7 @@ func (r *Replica) Revalidate(conn, request uint64, id kv.SessionID, password [16
 // not below Synced.Zxid is linearizable (S36). OK is false if no leader confirmed one in time.
 func (r *Replica) SyncRead(request uint64) {
 	c := &r.clients
-	if n := len(c.syncs); n > 0 && c.syncs[n-1].id == 0 && c.syncs[n-1].since == r.now && !c.syncs[n-1].gap {
+	if n := len(c.syncs); n > 0 && c.syncs[n-1].id == 0 && c.syncs[n-1].since == r.now && !c.syncs[n-1].gap && c.syncs[n-1].lead == nil {
 		c.syncs[n-1].requests = append(c.syncs[n-1].requests, request)
 		return
 	}
@@ -385,6 +388,13 @@ func (r *Replica) synced(s zab.Synced) {
 	}
 	g := &c.syncs[i]
 	switch {
+	case g.lead != nil:
+		gone, lead := g.gone, g.lead
+		c.syncs = slices.Delete(c.syncs, i, i+1)
+		if s.OK && lead == r.lead {
+			r.goneConfirmed(gone)
+		}
+		return
 	case g.gap:
 		r.gapSynced(s.OK)
 	case !s.OK && !r.stopping:

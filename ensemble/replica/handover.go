@@ -169,6 +169,7 @@ func (r *Replica) endTerm(old zab.RoleChange, reason string) {
 	r.turns.reset()
 	r.audit.reset()
 	r.clients.dropGaps()
+	r.clients.dropGone()
 	r.clients.endTerm(r)
 	if r.stopping {
 		r.leaving = true

@@ -85,6 +85,8 @@ type askedValidity struct {
 	// behind is the newest forwarded operation that came before it. It is answered when that is decided: what the session
 	// wrote on an earlier connection is then part of the state that the client is told to wait for, or never comes.
 	behind uint64
+	// confirmed: a quorum has confirmed that this member led after the question came.
+	confirmed bool
 }
 
 // leaderStage follows a leader through discovery, synchronization and broadcast, and through a re-epoch.
@@ -148,7 +150,7 @@ func (r *Replica) inbound(in *zab.Inbound) {
 		}
 	case r.lead != nil && kind == payloadRevalidate:
 		if q := rd.revalidation(); !rd.bad {
-			r.ask(askedValidity{q, in.From, in.Link, r.lead.arrived})
+			r.ask(askedValidity{q, in.From, in.Link, r.lead.arrived, false})
 		}
 	case r.lead == nil && kind == payloadValidity:
 		if v := rd.validity(); !rd.bad {
@@ -222,12 +224,35 @@ func (r *Replica) answerOne(a *askedValidity) bool {
 	switch {
 	case !ok:
 		return false
+	case v.Validity == Gone && !a.confirmed:
+		r.confirmGone(a)
 	case a.from == r.cfg.ID:
 		r.validated(v)
 	default:
 		r.zab.SendReply(a.from, a.link, appendValidity(nil, &v))
 	}
 	return true
+}
+
+// confirmGone has a quorum confirm that this member still leads before a client is told that its session is gone: a leader
+// that was replaced and does not know it yet has never heard of sessions that began since. All that came in one turn wait
+// for the same round.
+func (r *Replica) confirmGone(a *askedValidity) {
+	c := &r.clients
+	if n := len(c.syncs); n == 0 || c.syncs[n-1].id != 0 || c.syncs[n-1].lead != r.lead {
+		c.syncs = append(c.syncs, syncGroup{since: r.now, lead: r.lead})
+	}
+	g := &c.syncs[len(c.syncs)-1]
+	g.gone = append(g.gone, *a)
+	c.blocked = false
+}
+
+// goneConfirmed answers them: a session may have begun meanwhile.
+func (r *Replica) goneConfirmed(gone []askedValidity) {
+	for i := range gone {
+		gone[i].confirmed = true
+		r.ask(gone[i])
+	}
 }
 
 // answerAsked answers the revalidations that can be answered now.
@@ -481,6 +506,11 @@ func expiredText(ids []kv.SessionID) string {
 // dropGaps forgets the rounds asked for after earlier pauses, of this term or another: their answers find nothing.
 func (c *clients) dropGaps() {
 	c.syncs = slices.DeleteFunc(c.syncs, func(g syncGroup) bool { return g.gap })
+}
+
+// dropGone forgets the rounds of confirmGone when the term ends: whoever asked asks the next leader.
+func (c *clients) dropGone() {
+	c.syncs = slices.DeleteFunc(c.syncs, func(g syncGroup) bool { return g.lead != nil })
 }
 
 // gapSynced ends the waiting that a pause of this process imposed, or asks again if the round failed.
