@@ -160,6 +160,7 @@ type disk struct {
 	mode    diskMode
 	writes  []diskWrite
 	born    []int64 // of each write, virtual ms
+	low     bool    // space is below the low mark
 	running bool    // a sync is under way
 	holes   bool
 }

@@ -58,6 +58,7 @@ var faultVerbs = map[string]func(s *Sim, f *Fault){
 	"disk-hang":  func(s *Sim, f *Fault) { s.DiskHang(f.A) },
 	"disk-fail":  func(s *Sim, f *Fault) { s.DiskFail(f.A) },
 	"disk-full":  func(s *Sim, f *Fault) { s.DiskFull(f.A) },
+	"disk-low":   func(s *Sim, f *Fault) { s.DiskLow(f.A) },
 	"disk-ok":    func(s *Sim, f *Fault) { s.DiskOK(f.A) },
 	"clock":      func(s *Sim, f *Fault) { s.Clock(f.A, f.N) },
 	"snapshot": func(s *Sim, f *Fault) {

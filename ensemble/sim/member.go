@@ -192,6 +192,7 @@ func (m *Member) tick() {
 	gap := m.woke
 	m.woke = false
 	m.rep.SetDisk(m.disk.oldestMs(s.now), 1<<40)
+	m.rep.SetDiskLow(m.disk.low)
 	m.rep.Tick(replica.Clock{WallMs: wallEpoch + s.now + m.wallMs, Gap: gap})
 	m.checkStale(gap)
 	m.maybeSnapshot()
@@ -285,10 +286,11 @@ func (s *Sim) DiskHang(id quorum.MemberID) {
 // DiskOK lets the disk work again.
 func (s *Sim) DiskOK(id quorum.MemberID) {
 	m := s.member(id)
-	if m.disk.mode == diskOK {
+	if m.disk.mode == diskOK && !m.disk.low {
 		return
 	}
 	s.logf("disk %d ok", id)
+	m.disk.low = false
 	m.disk.mode = diskOK
 	m.startDisk()
 }
@@ -303,6 +305,13 @@ func (s *Sim) DiskFail(id quorum.MemberID) {
 func (s *Sim) DiskFull(id quorum.MemberID) {
 	s.logf("disk %d full", id)
 	s.member(id).disk.mode = diskFull
+}
+
+// DiskLow puts the space for a member's log below its low mark, until DiskOK.
+func (s *Sim) DiskLow(id quorum.MemberID) {
+	s.logf("disk %d low", id)
+	s.member(id).disk.low = true
+	s.lowSpace = true
 }
 
 // Clock moves a member's wall clock by so many milliseconds. Time-outs go by ticks and must not notice.

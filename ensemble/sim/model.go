@@ -103,6 +103,11 @@ func (m *model) commit(g *ghost, e *kv.Entry) {
 		m.answers[h.Request] = a
 		return
 	}
+	if h.Err == kv.CodeSystemError && s.lowSpace && op.Request.AddsData() {
+		s.happened["refused:space"]++
+		m.answers[h.Request] = a // refused for want of disk space; when that is due is for the leader to know
+		return
+	}
 	final := ""
 	if len(t.Ops) == 1 {
 		final = t.Ops[0].Path

@@ -81,6 +81,9 @@ func Run(c Schedule) (res Result) {
 		if !c.Scripted && s.Steps >= warm && s.frng.IntN(s.faultEvery) == 0 {
 			s.draw()
 		}
+		if !c.Scripted && s.Steps >= warm && s.lows {
+			s.drawLow()
+		}
 	}
 	if s.failure == nil {
 		s.Settle()
@@ -132,6 +135,8 @@ func NewRandom(c Schedule) *Sim {
 		})
 	}
 	s.frng = rand.New(rand.NewPCG(c.Seed, 0x6661756c7473))
+	s.lrng = rand.New(rand.NewPCG(c.Seed, 0x6c6f77))
+	s.lows = s.lrng.IntN(8) == 0
 	s.StartAll()
 	return s
 }

@@ -668,13 +668,13 @@ func (x *script) filter(a *arguments, make func(*Sim, func(*Message) bool) int) 
 	x.rules[name] = append(x.rules[name], id)
 }
 
-// disk sK ... hang|fail|full|ok
+// disk sK ... hang|fail|full|low|ok
 func (x *script) disk(a *arguments) {
 	ws := a.words()
 	if len(ws) < 2 {
 		bad("disk MEMBER ... MODE")
 	}
-	do := map[string]func(*Sim, quorum.MemberID){"hang": (*Sim).DiskHang, "fail": (*Sim).DiskFail, "full": (*Sim).DiskFull, "ok": (*Sim).DiskOK}[ws[len(ws)-1]]
+	do := map[string]func(*Sim, quorum.MemberID){"hang": (*Sim).DiskHang, "fail": (*Sim).DiskFail, "full": (*Sim).DiskFull, "low": (*Sim).DiskLow, "ok": (*Sim).DiskOK}[ws[len(ws)-1]]
 	if do == nil {
 		bad("no mode %s", ws[len(ws)-1])
 	}

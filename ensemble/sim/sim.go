@@ -95,6 +95,9 @@ type Sim struct {
 	wipes      bool       // random schedules destroy disks, one at a time
 	faultEvery int        // one fault in so many steps
 	clocks     bool       // random schedules move wall clocks
+	lows       bool       // random schedules let disks run low
+	lrng       *rand.Rand // when they do
+	lowSpace   bool       // some disk was low
 	frng       *rand.Rand // draws faults, and nothing else
 	faults     []Fault    // that were carried out
 	round      fle.Round  // of scripted elections
