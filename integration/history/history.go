@@ -18,6 +18,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"kvd/kv"
 )
 
 // Outcome is what the caller was told.
@@ -54,6 +56,7 @@ type Create struct {
 type Node struct {
 	Value   string
 	Version int32
+	Mzxid   kv.Zxid
 }
 
 // Counts sums a recording up.

@@ -24,6 +24,8 @@ type Writer struct {
 	CallTimeout time.Duration
 	// LastOK, if set, is called after every acknowledged write.
 	LastOK func()
+	// Pace is the least time between two turns (a set and a create); 0 is none.
+	Pace time.Duration
 
 	seq atomic.Int64
 }
@@ -33,7 +35,7 @@ const Root = "/history"
 
 // Prepare creates the parents. It may be called again.
 func Prepare(ctx context.Context, c *client.Client) error {
-	for _, p := range []string{Root, Root + "/sets", Root + "/creates"} {
+	for _, p := range []string{Root, Root + "/sets", Root + "/creates", GroupsRoot, LocksRoot} {
 		if _, _, err := c.Create(ctx, p, nil, kv.FlagPersistent); err != nil && !errors.Is(err, kv.ErrNodeExists) {
 			return err
 		}
@@ -53,7 +55,11 @@ func (w *Writer) Run(ctx context.Context) {
 		}
 	}()
 	version := int32(-1) // -1: not known, look first
+	p := newPacer(w.Pace)
 	for ctx.Err() == nil {
+		if p.wait(ctx) != nil {
+			return
+		}
 		if c == nil {
 			var err error
 			if c, err = w.Dial(ctx); err != nil {
@@ -196,7 +202,7 @@ func readAll(ctx context.Context, c *client.Client, parent string, names []strin
 			for path := range work {
 				data, stat, err := c.Get(ctx, path)
 				select {
-				case results <- result{path, Node{Value: strings.Clone(string(data)), Version: stat.Version}, err}:
+				case results <- result{path, Node{Value: strings.Clone(string(data)), Version: stat.Version, Mzxid: stat.Mzxid}, err}:
 				case <-ctx.Done():
 					return
 				}
