@@ -23,6 +23,10 @@ type Options struct {
 	Args []string
 	// Env is added to the members' environment.
 	Env []string
+	// Host gives member id an address of its own in place of a loopback one, from which the caller must be able to reach
+	// it, and Prefix what its command line begins with (a command that becomes the member, such as nsenter). nil: neither.
+	Host   func(id int) string
+	Prefix func(id int) []string
 }
 
 // Cluster is a set of members with fixed addresses. Starting and killing them is up to the caller.
@@ -49,11 +53,21 @@ func New(o Options) (*Cluster, error) {
 	var servers strings.Builder
 	for id := 1; id <= o.Members; id++ {
 		host := fmt.Sprintf("127.0.%d.%d", net3%250+1, id)
-		ports, err := freePorts(host, 3)
+		var prefix []string
+		ports, err := []int{2181, 2888, 3888}, error(nil)
+		if o.Host != nil {
+			host = o.Host(id) // nobody else is there
+		} else {
+			ports, err = freePorts(host, 3)
+		}
 		if err != nil {
 			return nil, err
 		}
+		if o.Prefix != nil {
+			prefix = o.Prefix(id)
+		}
 		c.Members = append(c.Members, &Member{
+			prefix: prefix,
 			ID:     id,
 			Dir:    filepath.Join(o.Dir, fmt.Sprintf("member-%d", id)),
 			Client: net.JoinHostPort(host, fmt.Sprint(ports[0])),

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -23,9 +24,10 @@ type Member struct {
 	Dir    string // holds zoo.cfg, data/ and log.txt
 	Client string // host:port of the client port
 
-	kvd  string
-	args []string
-	env  []string
+	prefix []string // before the command line
+	kvd    string
+	args   []string
+	env    []string
 
 	mu      sync.Mutex
 	process *process // nil: not running
@@ -60,8 +62,9 @@ func (m *Member) Start() error {
 	if err != nil {
 		return err
 	}
-	args := append([]string{"serve", "--config", filepath.Join(m.Dir, "zoo.cfg")}, m.args...)
-	cmd := exec.Command(m.kvd, args...)
+	line := append(slices.Clone(m.prefix), m.kvd, "serve", "--config", filepath.Join(m.Dir, "zoo.cfg"))
+	line = append(line, m.args...)
+	cmd := exec.Command(line[0], line[1:]...)
 	cmd.Env = append(os.Environ(), m.env...)
 	cmd.Stderr = log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"kvd/integration/cluster"
+	"kvd/integration/netns"
+)
+
+// stage is the members and what can be done to their network and disks; net and disks are nil where the machine does not
+// allow it.
+type stage struct {
+	*cluster.Cluster
+	dir   string
+	net   *netns.Net
+	disks map[int]*disk
+}
+
+// newStage builds everything below a new directory. Where namespaces or loop devices cannot be had, and the options do not
+// insist, it goes without and says so.
+func newStage(o options) (s *stage, err error) {
+	if err := errors.Join(netns.Sweep(), sweepDisks()); err != nil {
+		fmt.Fprintln(os.Stderr, "chaos: left behind by an earlier run:", err)
+	}
+	s = &stage{}
+	if s.dir, err = os.MkdirTemp("", dirPrefix); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.close())
+		}
+	}()
+	if err := os.WriteFile(filepath.Join(s.dir, pidFile), fmt.Appendln(nil, os.Getpid()), 0o644); err != nil {
+		return s, err
+	}
+	opts := cluster.Options{Members: o.members, Dir: s.dir, Kvd: o.kvd, Args: []string{"--set", "kvd.selfCheckInterval=10s"}}
+	if opts.Kvd == "" {
+		bins, err := cluster.Build(s.dir)
+		if err != nil {
+			return s, err
+		}
+		opts.Kvd = bins.Kvd
+	}
+	if o.network != "none" {
+		switch s.net, err = netns.New(o.members); {
+		case err == nil:
+			opts.Host, opts.Prefix = s.net.Address, s.net.Command
+		case o.network == "netns":
+			return s, err
+		default:
+			fmt.Fprintln(os.Stderr, "chaos: no faults of the network:", err)
+			s.net, err = nil, nil
+		}
+	}
+	if o.disk != "none" {
+		s.disks = map[int]*disk{}
+		for id := 1; id <= o.members && err == nil; id++ {
+			var d *disk
+			d, err = newDisk(filepath.Join(s.dir, fmt.Sprintf("member-%d", id)))
+			if err == nil {
+				s.disks[id] = d
+			}
+		}
+		if err != nil && o.disk == "loop" {
+			return s, err
+		} else if err != nil {
+			fmt.Fprintln(os.Stderr, "chaos: no faults of the disk:", err)
+			for _, d := range s.disks {
+				err = errors.Join(d.close())
+			}
+			s.disks, err = nil, nil
+		}
+	}
+	s.Cluster, err = cluster.New(opts)
+	return s, err
+}
+
+// close ends the members and removes the network and the file systems. The directory stays.
+func (s *stage) close() error {
+	var errs []error
+	for _, d := range s.disks {
+		errs = append(errs, d.thaw()) // a process that hangs in a write does not even die
+	}
+	if s.Cluster != nil {
+		s.Stop()
+	}
+	for _, d := range s.disks {
+		errs = append(errs, d.close())
+	}
+	s.disks = nil
+	if s.net != nil {
+		errs = append(errs, s.net.Close())
+		s.net = nil
+	}
+	return errors.Join(errs...)
+}
+
+// settled waits until every member serves and one of them leads.
+func (s *stage) settled(ctx context.Context, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for {
+		leaders, followers := 0, 0
+		modes := ""
+		for _, m := range s.Members {
+			mode, err := m.Mode(ctx)
+			switch mode {
+			case "leader", "standalone":
+				leaders++
+			case "follower":
+				followers++
+			}
+			if err != nil {
+				mode = err.Error()
+			}
+			modes += fmt.Sprintf(" %d:%s", m.ID, mode)
+		}
+		if leaders == 1 && followers == len(s.Members)-1 {
+			return nil
+		}
+		if err := wait(ctx, 30*time.Millisecond); err != nil {
+			return fmt.Errorf("the members do not all serve within %v:%s", limit, modes)
+		}
+	}
+}
