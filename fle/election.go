@@ -329,7 +329,7 @@ func (e *Election) stepSettled(p *peer, n Notification) {
 		p.defected = n.Round >= e.round && n.Vote.Leader != e.cfg.ID
 	}
 	left := e.quorum(func(i int, id quorum.MemberID) bool { return id == e.cfg.ID || !e.peers[i].defected })
-	if !left && !e.abdicated {
+	if !left && !e.abdicated && !e.cfg.Mutations.NeverAbdicate {
 		e.abdicate, e.abdicated = true, true
 	}
 }

@@ -72,6 +72,8 @@ type Mutations struct {
 	LaggardDeposes bool
 	// DeafWhileFinalizing: in the finalize wait everything but a better vote is thrown away (S52).
 	DeafWhileFinalizing bool
+	// NeverAbdicate: a leader that is not established stays although its electors have moved on (S12).
+	NeverAbdicate bool
 }
 
 // beats is Vote.Beats with the configured mistakes.

@@ -90,6 +90,9 @@ func (p *Peer) promiseEpoch(e kv.Epoch) {
 		}
 		pr.restart(p.now)
 		pr.stage = linkInfo
+		if p.cfg.Mutations.OfferBeforePromise {
+			p.offer(pr)
+		}
 	}
 	p.write(Write{Promise: &Promise{Epoch: e, To: l.inc}}, writePromise, 0, e)
 	p.event("epoch", "propose=%d", e)

@@ -245,8 +245,11 @@ func (p *Peer) onLeaderInfo(m *LeaderInfo) {
 	if p.stage != Discovery {
 		p.setStage(Discovery, "re-epoch")
 	}
-	if m.Epoch > accepted.Epoch {
+	switch {
+	case m.Epoch > accepted.Epoch:
 		p.write(Write{Promise: &Promise{Epoch: m.Epoch, To: m.Incarnation}}, writePromise, f.link, m.Epoch)
+	case p.cfg.Mutations.PromiseCountsOnce:
+		f.inc = 0
 	}
 	p.ackEpochIfDrained()
 }
@@ -261,7 +264,7 @@ func (p *Peer) ackEpochIfDrained() {
 	f.stage = learnAcked
 	p.send(f.leader, f.link, &AckEpoch{
 		Epoch: f.epoch, Current: d.Current, Last: d.Last, Chain: d.LastChain, Base: d.Base,
-		AlreadyPromised: d.Accepted.To != f.inc, Unknown: d.Unknown,
+		AlreadyPromised: d.Accepted.To != f.inc, Unknown: d.Unknown && !p.cfg.Mutations.HideUnknown,
 	})
 }
 

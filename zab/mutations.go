@@ -48,4 +48,10 @@ type Mutations struct {
 	// RefuseHigherPromise: a learner that has promised more than this epoch is turned away, until some later
 	// election happens to exceed its promise (S62).
 	RefuseHigherPromise bool
+	// OfferBeforePromise: LEADERINFO leaves when the leader's own promise is handed to the disk (S08).
+	OfferBeforePromise bool
+	// PromiseCountsOnce: a learner that comes again says "already promised", also to the attempt that it promised to (S09).
+	PromiseCountsOnce bool
+	// HideUnknown: a member that may have forgotten something says nothing of it, and votes (S27).
+	HideUnknown bool
 }

@@ -87,6 +87,8 @@ type Mutations struct {
 	WriteAfterClose bool
 	// ValidityFromTree: whether a session exists is answered from the applied tree alone (S59).
 	ValidityFromTree bool
+	// VoteUndrained: an election begins although writes of the previous role are still on their way to the disk (S20).
+	VoteUndrained bool
 
 	// The following are noticed by random schedules too.
 

@@ -62,7 +62,7 @@ func (r *Replica) advanceElection() {
 	if r.wantElection && r.mayElect() {
 		d := r.zab.Durable()
 		r.wantElection, r.electing = false, true
-		r.election.Look(fle.Candidate{Epoch: d.Current, Zxid: d.Last, Unknown: d.Unknown, Sole: d.Sole})
+		r.election.Look(fle.Candidate{Epoch: d.Current, Zxid: d.Last, Unknown: d.Unknown && !r.cfg.ZabMutations.HideUnknown, Sole: d.Sole})
 		r.aloneAt = r.now + aloneTicks
 	}
 	r.followDue()
@@ -81,7 +81,7 @@ func (r *Replica) advanceElection() {
 }
 
 func (r *Replica) mayElect() bool {
-	return !r.stopping && r.role.Role == zab.Looking && r.zab.Drained() && r.formed()
+	return !r.stopping && r.role.Role == zab.Looking && (r.zab.Drained() || r.cfg.Mutations.VoteUndrained) && r.formed()
 }
 
 func (r *Replica) decided(d *fle.Decision) {
