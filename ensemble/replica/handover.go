@@ -190,7 +190,7 @@ func (r *Replica) refreshServing() {
 				s.Since = r.zab.Status().Committed
 			}
 			s.Open = s.Role != zab.Leading || (r.lead != nil && r.lead.open)
-		} else if r.serving.Open && r.serving.Role == s.Role && r.serving.Leader == s.Leader {
+		} else if r.serving.Open && r.serving.Role == s.Role && r.serving.Leader == s.Leader && (r.lead != nil || r.link != 0) {
 			return // a re-epoch over existing links: clients notice nothing but a pause (S39)
 		}
 	}

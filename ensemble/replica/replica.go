@@ -165,6 +165,7 @@ func (r *Replica) LinkDown(peer quorum.MemberID, link zab.LinkID) {
 		r.clients.endTerm(r)
 	}
 	r.zab.LinkDown(peer, link)
+	r.refreshServing() // a re-epoch that loses its link is no pause any more (P15)
 }
 
 // ConnectFailed reports that the dial of zab.Connect.Attempt failed.

@@ -427,8 +427,21 @@ func (c *Client) syncRead(done func(v *kv.View, ok bool)) {
 // ready reports whether a member may answer reads.
 func (m *Member) ready() bool { return m.serving.Open && m.tree.View().Zxid() >= m.serving.Since }
 
+// broadcasting is P15: an established leader, or a learner that is up to date on its present link. A re-epoch over existing
+// links changes neither, as long as the link lasts (S39).
 func (m *Member) broadcasting() bool {
-	return m.role.Role != zab.Looking && m.role.Stage == zab.Broadcast || m.serving.Open
+	switch {
+	case m.role.Role == zab.Looking:
+		return false
+	case m.role.Stage == zab.Broadcast || m.role.Role == zab.Leading:
+		return true
+	}
+	for _, l := range m.links {
+		if l.dialler == m && !l.told[0] {
+			return true
+		}
+	}
+	return false
 }
 
 func (p *port) closeAll() {
