@@ -3,12 +3,13 @@
 // sessions. Each member is a replica.Replica driven exactly as production drives it.
 //
 // Start with [Run] and [Schedule] (one random history), [New] and the verbs of [Sim] (directed scenarios in the vocabulary
-// of zab-rules e), and ghost (the checkers).
+// of zab-rules e), and ghost (the checkers). The catalogue of known failures, S01 to S62, is in testdata/catalogue as scripts of
+// these verbs; docs/testing.md says how to write one.
 //
 //	r := sim.Run(sim.Schedule{Seed: 42})        // r.Err is the first broken property
 //
 //	s := sim.New(sim.Options{Seed: 1, Members: 3})
-//	s.Given(3, sim.Disk{Accepted: 1, Current: 1, Last: 5})
+//	s.Given(sim.Disk{Accepted: 1, Current: 1, Log: []sim.Span{{Epoch: 1, Last: 5}}}, 1, 2, 3)
 //	s.StartAll()
 //	s.Until(100, func() bool { return s.Leader() != nil })
 //
