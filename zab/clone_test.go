@@ -75,7 +75,7 @@ func TestEqualRunsHaveEqualForms(t *testing.T) {
 }
 
 // TestCanonicalFormKnowsEveryField pins the number of fields: whoever adds one has to decide whether it belongs into
-// AppendCanonical and whether Clone must copy it.
+// AppendCanonical and AppendAbstract, and whether Clone must copy it.
 func TestCanonicalFormKnowsEveryField(t *testing.T) {
 	for _, tc := range []struct {
 		v    any

@@ -1,6 +1,7 @@
 package zab
 
 import (
+	"slices"
 	"sort"
 
 	"kvd/kv"
@@ -38,7 +39,7 @@ func (t *tail) reset(start kv.Zxid, chain uint64) {
 // caller extends its own slice of the same chunk. fresh is true if e is the first of a chunk.
 func (t *tail) add(e kv.Entry) (chunk []kv.Entry, fresh bool) {
 	n := len(t.chunks)
-	if n == 0 || len(t.chunks[n-1]) == cap(t.chunks[n-1]) || t.newest >= chunkBytes {
+	if n == 0 || len(t.chunks[n-1]) == chunkEntries || t.newest >= chunkBytes {
 		t.chunks = append(t.chunks, make([]kv.Entry, 0, chunkEntries))
 		t.newest = 0
 		n++
@@ -197,16 +198,14 @@ func (t *tail) evict(z kv.Zxid, maxBytes int) {
 	}
 }
 
-// clone copies what could be appended to in place, and shares the rest.
+// clone shares all entries. The newest chunk is cut to its length, so that what the copy adds goes into an array of its
+// own and never into the original's.
 func (t *tail) clone() tail {
 	u := *t
-	u.chunks = make([][]kv.Entry, len(t.chunks))
-	copy(u.chunks, t.chunks)
+	u.chunks = slices.Clone(t.chunks)
 	if n := len(u.chunks); n > 0 {
 		c := u.chunks[n-1]
-		d := make([]kv.Entry, len(c), cap(c))
-		copy(d, c)
-		u.chunks[n-1] = d
+		u.chunks[n-1] = c[:len(c):len(c)]
 	}
 	return u
 }
