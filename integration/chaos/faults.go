@@ -23,6 +23,7 @@ const comeback = 90 * time.Second
 // storm is what a fault works with.
 type storm struct {
 	*stage
+	kinds  []fault
 	rng    *rand.Rand
 	counts map[string]int
 	leader *cluster.Member // when the fault began
@@ -55,9 +56,22 @@ var faults = []fault{
 	{name: "full-disk", weight: 2, disk: true, run: func(ctx context.Context, s *storm) error { return s.fullDisk(ctx) }},
 }
 
-// possible are the kinds that the stage allows.
-func (s *stage) possible() []fault {
-	return slices.DeleteFunc(slices.Clone(faults), func(f fault) bool { return f.net && s.net == nil || f.disk && s.disks == nil })
+// possible are the kinds that the stage allows, or those of them that only names.
+func (s *stage) possible(only string) ([]fault, error) {
+	names := strings.FieldsFunc(only, func(r rune) bool { return r == ',' || r == ' ' })
+	var kinds []fault
+	known := ""
+	for _, f := range faults {
+		known += " " + f.name
+		if f.net && s.net == nil || f.disk && s.disks == nil || only != "" && !slices.Contains(names, f.name) {
+			continue
+		}
+		kinds = append(kinds, f)
+	}
+	if only != "" && len(kinds) != len(names) {
+		return nil, fmt.Errorf("--faults %s: not all are known and possible here; known are%s", only, known)
+	}
+	return kinds, nil
 }
 
 // bag returns the kinds, each as often as its weight, in random order: every kind comes, also in a short run.
@@ -92,7 +106,6 @@ func bag(kinds []fault, rng *rand.Rand) []fault {
 
 // rage does one fault after another until loop ends, and then leaves all members serving.
 func (s *storm) rage(ctx, loop context.Context) error {
-	kinds := s.possible()
 	var todo []fault
 	for loop.Err() == nil {
 		if err := s.settled(ctx, comeback); err != nil {
@@ -102,7 +115,7 @@ func (s *storm) rage(ctx, loop context.Context) error {
 			break
 		}
 		if len(todo) == 0 {
-			todo = bag(kinds, s.rng)
+			todo = bag(s.kinds, s.rng)
 		}
 		f := todo[0]
 		todo = todo[1:]

@@ -46,12 +46,18 @@ func newWork(ctx context.Context, s *stage, o options) (*work, error) {
 	if err != nil {
 		return nil, err
 	}
+	lies, err := planted(o.plant)
+	if err != nil {
+		return nil, err
+	}
 	w := &work{rec: history.NewRecorder()}
 	w.dial = func(ctx context.Context) (*client.Client, error) {
 		dial, cancel := context.WithTimeout(ctx, 10*time.Second)
 		defer cancel()
-		return client.Dial(dial, s.Servers(), client.WithSessionTimeout(sessionTimeout),
-			client.WithBackoff(5*time.Millisecond, 100*time.Millisecond), client.WithConnectTimeout(time.Second))
+		return client.Dial(dial, s.Servers(), append([]client.Option{
+			client.WithSessionTimeout(sessionTimeout),
+			client.WithBackoff(5*time.Millisecond, 100*time.Millisecond), client.WithConnectTimeout(time.Second),
+		}, lies...)...)
 	}
 	count := func() { w.done.Add(1) }
 	w.load = &history.Load{Dial: w.dial, Slots: max(1, o.writers/2), Done: count}

@@ -39,7 +39,9 @@ func main() {
 	flag.IntVar(&o.minOK, "min-ok", -1, "fail if fewer operations were recorded (default: 1000000 for 30m, in proportion)")
 	flag.Uint64Var(&o.seed, "seed", 0, "seed of the choices (default: from the clock)")
 	flag.StringVar(&o.kvd, "kvd", "", "binary (default: built now)")
-	flag.StringVar(&o.network, "network", "auto", "netns: namespaces or fail; none; auto: namespaces if possible")
+	flag.StringVar(&o.network, "network", "auto", "netns: namespaces or fail; proxy: cutting proxies between the members; none; auto: namespaces if possible, else proxies")
+	flag.StringVar(&o.only, "faults", "", "only these kinds, separated by commas")
+	flag.StringVar(&o.plant, "plant", "", "sync: syncs are no-ops; write: some writes are acknowledged and never sent. The run must then fail: exit 0 if it does")
 	flag.StringVar(&o.disk, "disk", "auto", "loop: own file systems or fail; none; auto: if possible")
 	flag.Parse()
 	if o.minFaults < 0 {
@@ -67,6 +69,7 @@ type options struct {
 	minFaults, minKinds, minOK int
 	seed                       uint64
 	kvd, network, disk         string
+	only, plant                string
 }
 
 func run(ctx context.Context, o options) (err error) {
@@ -85,37 +88,46 @@ func run(ctx context.Context, o options) (err error) {
 	if err := s.Start(begin); err != nil {
 		return err
 	}
-	fmt.Fprintf(os.Stderr, "chaos: seed %d, %d members, %d writers, %v, namespaces %v, own file systems %v, data in %s\n",
-		o.seed, o.members, o.writers, o.length, s.net != nil, s.disks != nil, s.dir)
+	fmt.Fprintf(os.Stderr, "chaos: seed %d, %d members, %d writers, %v, network %s, own file systems %v, data in %s\n",
+		o.seed, o.members, o.writers, o.length, s.networkName(), s.disks != nil, s.dir)
 	w, err := newWork(begin, s, o)
 	if err != nil {
 		return err
 	}
-	st := &storm{stage: s, rng: rand.New(rand.NewPCG(o.seed, 1)), counts: map[string]int{}}
+	kinds, err := s.possible(o.only)
+	if err != nil {
+		return err
+	}
+	st := &storm{stage: s, kinds: kinds, rng: rand.New(rand.NewPCG(o.seed, 1)), counts: map[string]int{}}
 	err = w.during(ctx, o, func(loop context.Context) error { return st.rage(ctx, loop) })
 	if err != nil {
 		return errors.Join(err, fmt.Errorf("logs:\n%s", s.Logs(4000)))
 	}
 	v, err := w.judge(ctx, s)
 	total := 0
-	var kinds []string
+	var names []string
 	for _, name := range sorted(st.counts) {
 		total += st.counts[name]
-		kinds = append(kinds, fmt.Sprintf("%s %d", name, st.counts[name]))
+		names = append(names, fmt.Sprintf("%s %d", name, st.counts[name]))
 	}
-	fmt.Printf("chaos: faults: %s; started anew behind a full disk %d\n", strings.Join(kinds, ", "), st.stuck)
+	fmt.Printf("chaos: faults: %s; started anew behind a full disk %d\n", strings.Join(names, ", "), st.stuck)
 	fmt.Printf("chaos: %s\n", v.detail)
 	fmt.Printf("chaos: %d faults of %d kinds, %d operations (%d ok, %d unknown, %d failed), %s, %d problems, seed %d\n",
-		total, len(kinds), v.operations, v.counts.OK, v.counts.Unknown, v.counts.Failed, v.linear, v.problems, o.seed)
+		total, len(names), v.operations, v.counts.OK, v.counts.Unknown, v.counts.Failed, v.linear, v.problems, o.seed)
 	switch {
 	case err != nil:
 		return errors.Join(err, fmt.Errorf("logs:\n%s", s.Logs(4000)))
+	case o.plant != "" && v.problems > 0:
+		fmt.Printf("chaos: the planted mistake (%s) was found\n", o.plant)
+		return nil
+	case o.plant != "":
+		return fmt.Errorf("the planted mistake (%s) was NOT found", o.plant)
 	case v.problems > 0:
 		return fmt.Errorf("%d contradictions; logs are kept in %s", v.problems, s.dir)
 	case total < o.minFaults:
 		return fmt.Errorf("only %d faults, %d wanted", total, o.minFaults)
-	case len(kinds) < o.minKinds:
-		return fmt.Errorf("only %d kinds of faults, %d wanted", len(kinds), o.minKinds)
+	case len(names) < o.minKinds:
+		return fmt.Errorf("only %d kinds of faults, %d wanted", len(names), o.minKinds)
 	case v.operations < o.minOK:
 		return fmt.Errorf("only %d operations, %d wanted", v.operations, o.minOK)
 	}

@@ -10,14 +10,22 @@ import (
 
 	"kvd/integration/cluster"
 	"kvd/integration/netns"
+	"kvd/integration/proxy"
 )
+
+// network cuts what member from sends to member to, silently, and takes it back. Clients are not concerned.
+type network interface {
+	Cut(from, to int) error
+	Heal() error
+	Close() error
+}
 
 // stage is the members and what can be done to their network and disks; net and disks are nil where the machine does not
 // allow it.
 type stage struct {
 	*cluster.Cluster
 	dir   string
-	net   *netns.Net
+	net   network
 	disks map[int]*disk
 }
 
@@ -47,16 +55,8 @@ func newStage(o options) (s *stage, err error) {
 		}
 		opts.Kvd = bins.Kvd
 	}
-	if o.network != "none" {
-		switch s.net, err = netns.New(o.members); {
-		case err == nil:
-			opts.Host, opts.Prefix = s.net.Address, s.net.Command
-		case o.network == "netns":
-			return s, err
-		default:
-			fmt.Fprintln(os.Stderr, "chaos: no faults of the network:", err)
-			s.net, err = nil, nil
-		}
+	if err := s.newNetwork(o, &opts); err != nil {
+		return s, err
 	}
 	if o.disk != "none" {
 		s.disks = map[int]*disk{}
@@ -72,13 +72,49 @@ func newStage(o options) (s *stage, err error) {
 		} else if err != nil {
 			fmt.Fprintln(os.Stderr, "chaos: no faults of the disk:", err)
 			for _, d := range s.disks {
-				err = errors.Join(d.close())
+				_ = d.close()
 			}
 			s.disks, err = nil, nil
 		}
 	}
 	s.Cluster, err = cluster.New(opts)
 	return s, err
+}
+
+// newNetwork chooses how links are cut, and says what the members must know for it.
+func (s *stage) newNetwork(o options, opts *cluster.Options) error {
+	switch o.network {
+	case "none":
+		return nil
+	case "auto", "netns", "proxy":
+	default:
+		return fmt.Errorf("--network %s: it is auto, netns, proxy or none", o.network)
+	}
+	if o.network != "proxy" {
+		n, err := netns.New(o.members)
+		if err == nil {
+			s.net, opts.Host, opts.Prefix = n, n.Address, n.Command
+			return nil
+		}
+		if o.network == "netns" {
+			return err
+		}
+		fmt.Fprintln(os.Stderr, "chaos: proxies between the members, namespaces cannot be made:", err)
+	}
+	p := &proxies{links: map[[2]int][]*proxy.Proxy{}}
+	s.net, opts.Via = p, p.via
+	return nil
+}
+
+// networkName says how links are cut.
+func (s *stage) networkName() string {
+	switch s.net.(type) {
+	case *netns.Net:
+		return "of namespaces"
+	case *proxies:
+		return "of proxies"
+	}
+	return "of the machine, uncut"
 }
 
 // close ends the members and removes the network and the file systems. The directory stays.

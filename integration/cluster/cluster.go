@@ -27,6 +27,9 @@ type Options struct {
 	// it, and Prefix what its command line begins with (a command that becomes the member, such as nsenter). nil: neither.
 	Host   func(id int) string
 	Prefix func(id int) []string
+	// Via gives the address (host:port) by which member from reaches the given one of member to, such as that of a
+	// proxy. nil: directly.
+	Via func(from, to int, addr string) (string, error)
 }
 
 // Cluster is a set of members with fixed addresses. Starting and killing them is up to the caller.
@@ -50,7 +53,7 @@ func New(o Options) (*Cluster, error) {
 	o.Dir = dir
 	c := &Cluster{opts: o}
 	net3 := int(subnet.Add(1))
-	var servers strings.Builder
+	lines := make([]strings.Builder, o.Members) // the server lines, as each member sees them
 	for id := 1; id <= o.Members; id++ {
 		host := fmt.Sprintf("127.0.%d.%d", net3%250+1, id)
 		var prefix []string
@@ -75,9 +78,27 @@ func New(o Options) (*Cluster, error) {
 			args:   o.Args,
 			env:    o.Env,
 		})
-		fmt.Fprintf(&servers, "server.%d=%s:%d:%d;%s:%d\n", id, host, ports[1], ports[2], host, ports[0])
+		for viewer := range lines {
+			quorum, election := net.JoinHostPort(host, fmt.Sprint(ports[1])), net.JoinHostPort(host, fmt.Sprint(ports[2]))
+			if o.Via != nil && viewer+1 != id {
+				var err1, err2 error
+				quorum, err1 = o.Via(viewer+1, id, quorum)
+				election, err2 = o.Via(viewer+1, id, election)
+				if err := errors.Join(err1, err2); err != nil {
+					return nil, err
+				}
+			}
+			at, port, err := net.SplitHostPort(election)
+			if err != nil {
+				return nil, err
+			}
+			fmt.Fprintf(&lines[viewer], "server.%d=%s:%s;%s:%d\n", id, quorum, port, host, ports[0])
+			if other, _, err := net.SplitHostPort(quorum); err != nil || other != at {
+				return nil, fmt.Errorf("one host for both ports of member %d: %s, %s", id, quorum, election)
+			}
+		}
 	}
-	for _, m := range c.Members {
+	for i, m := range c.Members {
 		data := filepath.Join(m.Dir, "data")
 		if err := os.MkdirAll(data, 0o755); err != nil {
 			return nil, err
@@ -88,7 +109,7 @@ func New(o Options) (*Cluster, error) {
 		}
 		text := fmt.Sprintf("tickTime=2000\ninitLimit=10\nsyncLimit=5\ndataDir=%s\nclientPort=%s\nclientPortAddress=%s\n", data, port, host)
 		if o.Members > 1 {
-			text += servers.String()
+			text += lines[i].String()
 		}
 		for _, l := range o.ConfigLines {
 			text += l + "\n"

@@ -11,9 +11,11 @@ package netns
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -41,7 +43,10 @@ func ip(args ...string) error {
 
 // New makes a bridge, whose own address is in the caller's namespace, and n hosts on it.
 func New(hosts int) (*Net, error) {
-	n := &Net{name: fmt.Sprintf("%s%d", Prefix, os.Getpid()), hosts: hosts, octet: 1 + os.Getpid()%253}
+	n := &Net{name: fmt.Sprintf("%s%d", Prefix, os.Getpid()), hosts: hosts, octet: os.Getpid() % 254}
+	if err := n.choose(); err != nil {
+		return nil, err
+	}
 	steps := [][]string{
 		{"link", "add", n.name, "type", "bridge"},
 		{"addr", "add", n.address(254) + "/24", "dev", n.name},
@@ -65,6 +70,22 @@ func New(hosts int) (*Net, error) {
 		}
 	}
 	return n, n.Heal()
+}
+
+// choose takes a subnet that no other bridge of this machine has.
+func (n *Net) choose() error {
+	taken, err := net.InterfaceAddrs()
+	if err != nil {
+		return err
+	}
+	for range 254 {
+		n.octet = n.octet%254 + 1
+		free := !slices.ContainsFunc(taken, func(a net.Addr) bool { return strings.HasPrefix(a.String(), n.address(254)+"/") })
+		if free {
+			return nil
+		}
+	}
+	return errors.New("every subnet of 10.213.0.0/16 is taken")
 }
 
 func mac(i int) string { return fmt.Sprintf("02:6b:76:64:00:%02x", i) }
