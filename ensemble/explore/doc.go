@@ -1,6 +1,6 @@
 // Package explore carries out every behaviour of the protocol within small bounds: the real code of packages zab and
 // fle, not a model of it, breadth first, with a set of fingerprints of the states seen. [Run] explores a [Model]; [Zab] is
-// the broadcast under an arbitrary election and Fle the election alone. Command run prints how far it is.
+// the broadcast under an arbitrary election and [Fle] the election alone. Command run prints how far it is.
 //
 // # What is a state
 //

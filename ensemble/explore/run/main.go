@@ -103,6 +103,11 @@ var models = map[string]func(*flag.FlagSet) (func() explore.Model, any){
 		fs.BoolVar(&z.Outcomes, "outcomes", false, "check what came of a mistake only, not the mistake itself")
 		return func() explore.Model { return *z }, &z.Mutations
 	},
+	"fle": func(fs *flag.FlagSet) (func() explore.Model, any) {
+		f := &explore.Fle{}
+		fs.IntVar(&f.Rounds, "rounds", 2, "highest round")
+		return func() explore.Model { return *f }, &f.Mutations
+	},
 }
 
 func fields(v any) string {
