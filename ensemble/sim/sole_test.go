@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"kvd/ensemble/replica"
 	"kvd/kv"
 	"kvd/wal"
 	"kvd/zab"
@@ -171,5 +172,47 @@ func TestOldMajorityComesBack(t *testing.T) {
 		recovered(t, s)
 		everywhere(t, s, "v", true)
 		check(t, !s.member(5).disk.content.holds(kv.MakeZxid(old, 1), s.ghost.chains[kv.MakeZxid(old, 1)]), "%v", s.member(5))
+	}
+}
+
+// A second survivor that hears nothing of the first one's ensemble meets a member of it: the recency check of phase 1 ends
+// its attempt, and its mark. Without that check an acknowledged write is lost.
+func TestSecondSurvivorMeetsTheRecencyCheck(t *testing.T) {
+	for _, skipped := range []bool{false, true} {
+		s := NewScript(Options{Members: 5, ZabMutations: zab.Mutations{RecencyCheckSkipped: skipped}})
+		for id := quorum.MemberID(1); id <= 2; id++ {
+			s.Given(upTo(1, 5), id)
+		}
+		for id := quorum.MemberID(3); id <= 5; id++ {
+			s.Wipe(id, false)
+		}
+		s.GivenCommitted(1, kv.MakeZxid(1, 5))
+		s.SoleSurvivor(1)
+		s.SoleSurvivor(2)
+		for _, id := range []quorum.MemberID{1, 3, 4} {
+			s.Start(id)
+		}
+		check(t, s.Until(400, func() bool { return s.Leader() != nil }) && s.OK(s.W(3, "v")), "1 does not lead: %s", s.describe())
+		for _, id := range []quorum.MemberID{1, 3, 4} {
+			s.Crash(id)
+		}
+		s.Start(4) // what it applied is forgotten: that would keep it from truncating
+		// 4 says nothing to 2 but what it says on the link to a leader.
+		s.Drop(func(m *Message) bool {
+			return m.From == 4 && m.To == 2 && m.kind == replica.KindNotification && m.Zab == nil && m.files == nil && m.link == nil
+		})
+		s.Start(2)
+		s.Start(5)
+		s.Run(300)
+		if skipped {
+			check(t, s.failure != nil, "nothing noticed that the check was skipped: %s", s.describe())
+			t.Log(s.failure)
+			continue
+		}
+		check(t, s.failure == nil && s.Leader() == nil && !s.member(2).disk.sole && s.member(2).disk.current == 1, "%v; %s", s.failure, s.describe())
+		s.Start(1)
+		s.Start(3)
+		recovered(t, s)
+		everywhere(t, s, "v", true)
 	}
 }
