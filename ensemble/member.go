@@ -151,6 +151,10 @@ func (m *Member) start() (err error) {
 	state := m.wal.State()
 	m.log.Info("start", "verdict", st.report.String(), "snapshot", st.view.Zxid().String(), "votes", state.Trusted && state.Suspect == "")
 
+	if state.Sole {
+		m.log.Warn("sole survivor: this member may lead without a quorum of voters, to bring the others up to date", "holds", state.Last.String())
+	}
+
 	ctx, cancel := context.WithCancel(context.Background())
 	m.cancel = cancel
 	undo = append(undo, cancel)

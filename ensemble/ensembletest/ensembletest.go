@@ -79,7 +79,8 @@ func port(l net.Listener) int { return l.Addr().(*net.TCPAddr).Port }
 func (e *Ensemble) Config(t testing.TB, i int) ensemble.Config {
 	cfg := ensemble.Config{
 		ID: e.Peers[i].ID, DataDir: e.dirs[i], Members: e.Peers,
-		Logger: slog.New(slog.NewTextHandler(logWriter{t}, nil)),
+		BallastBytes: -1, // temporary directories are small now and then
+		Logger:       slog.New(slog.NewTextHandler(logWriter{t}, nil)),
 	}
 	for _, o := range e.options {
 		o(&cfg)
