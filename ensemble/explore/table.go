@@ -54,16 +54,6 @@ func (s *shard) grow() {
 	s.slots = bigger
 }
 
-func (t *table) len() int {
-	n := 0
-	for i := range t.shards {
-		t.shards[i].mu.Lock()
-		n += t.shards[i].n
-		t.shards[i].mu.Unlock()
-	}
-	return n
-}
-
 func (t *table) bytes() int {
 	n := 0
 	for i := range t.shards {
