@@ -3,10 +3,13 @@ package wal
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -469,4 +472,46 @@ func TestDirectoryIsLocked(t *testing.T) {
 			m.close()
 		})
 	}
+}
+
+// lateDisk holds up what is opened for reading until open is closed.
+type lateDisk struct {
+	*memDisk
+	open chan struct{}
+}
+
+func (d *lateDisk) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
+	<-d.open
+	return d.memDisk.Open(name, opts...)
+}
+
+// lineWriter closes heard at the first line with text.
+type lineWriter struct {
+	text  string
+	heard chan struct{}
+	once  sync.Once
+}
+
+func (w *lineWriter) Write(b []byte) (int, error) {
+	if strings.Contains(string(b), w.text) {
+		w.once.Do(func() { close(w.heard) })
+	}
+	return len(b), nil
+}
+
+// A start that takes long says what it is doing.
+func TestLongExaminationIsSaid(t *testing.T) {
+	disk := newMemDisk()
+	m, _ := openMember(t, "d", small(disk))
+	m.form(1)
+	m.close()
+	line := &lineWriter{text: "checking the log", heard: make(chan struct{})}
+	late := &lateDisk{memDisk: disk, open: line.heard}
+	o := small(late)
+	o.Logger, o.sayAfter = slog.New(slog.NewTextHandler(line, nil)), time.Millisecond
+	m, r := openMember(t, "d", o) // returns only because the line was written
+	if r.Suspect != "" {
+		t.Error(r)
+	}
+	m.close()
 }

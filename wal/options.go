@@ -34,7 +34,8 @@ type Options struct {
 	// show that it notices; it loses acknowledged writes.
 	UnsafeNoSync bool
 
-	readOnly bool // Inspect: nothing is created or repaired
+	readOnly bool          // Inspect: nothing is created or repaired
+	sayAfter time.Duration // of Open, until it says that it is still checking; default sayFirst
 
 	mutations mutations
 }
@@ -66,6 +67,9 @@ func (o *Options) ensureDefaults(dir string) {
 	}
 	if o.Completed == nil {
 		o.Completed = func(Completion) {}
+	}
+	if o.sayAfter <= 0 {
+		o.sayAfter = sayFirst
 	}
 	if o.CacheBytes <= 0 {
 		o.CacheBytes = 2 << 20

@@ -162,10 +162,37 @@ func readMeta(db *pebble.DB) (m meta, found bool, err error) {
 // or l.damaged is set, the store is closed and cur is an empty history.
 func (l *Log) recover() (Report, error) {
 	start := time.Now()
+	done := make(chan struct{})
+	defer close(done)
+	go l.sayExamining(done)
 	r, err := l.examine()
 	r.Took = time.Since(start)
 	return r, err
 }
+
+// sayExamining logs that Open is still reading the log, after a while and then now and then, until done. A large log
+// takes its time, and so does a damaged block: Pebble looks for the flipped bit with 327,680 checksums, each time that it
+// reads the block.
+func (l *Log) sayExamining(done <-chan struct{}) {
+	wait := l.opts.sayAfter
+	for {
+		timer := time.NewTimer(wait)
+		select {
+		case <-done:
+			timer.Stop()
+			return
+		case <-timer.C:
+			l.opts.Logger.Info("checking the log", "path", l.opts.LogDir)
+		}
+		wait = sayAgain
+	}
+}
+
+// When Open says that it is still checking: first, then again.
+const (
+	sayFirst = 2 * time.Second
+	sayAgain = 30 * time.Second
+)
 
 func (l *Log) examine() (Report, error) {
 	var r Report

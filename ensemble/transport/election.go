@@ -95,11 +95,26 @@ func poke(c chan struct{}) {
 	}
 }
 
+// failuresToSay is how many dials in a row have to fail before that is worth a line: a member that is just being
+// started needs one or two.
+const failuresToSay = 5
+
+// sayUnreachable logs why the peer cannot be reached, once until it could: a name that does not resolve, a firewall
+// and a process that is not there look the same from everywhere else. A refusal has a line of its own.
+func (p *peer) sayUnreachable(err error) {
+	var refused *RefusedError
+	if !errors.As(err, &refused) {
+		p.t.log.Warn("peer cannot be reached", "peer", uint64(p.id), "address", joinHostPort(p.addr.Host, p.addr.ElectionPort), "error", err)
+	}
+}
+
 // run dials or knocks until Close: owner of the back-off of this peer.
 func (p *peer) run() {
 	wait := backoff{lo: p.t.o.Limits.BackoffMin, hi: p.t.o.Limits.BackoffMax}
+	failed := 0 // dials in a row that reached nobody
 	for {
 		if current := p.current(); current != nil {
+			failed = 0
 			select {
 			case <-current.finished:
 				wait.reset()
@@ -117,6 +132,9 @@ func (p *peer) run() {
 				return
 			}
 			if err != nil {
+				if failed++; failed == failuresToSay {
+					p.sayUnreachable(err)
+				}
 				p.reportUnreachable()
 			} else if p.dialler {
 				wait.reset() // there was a connection and it ended

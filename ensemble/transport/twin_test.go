@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -184,4 +185,21 @@ func TestUnreachableAddressDecidesNothing(t *testing.T) {
 		t.Errorf("a new run was kept out: %v", r)
 	}
 	_ = peer.Close()
+}
+
+// Why a peer cannot be reached is said once, after a few tries, and again only when it had been reached meanwhile.
+func TestUnreachablePeerIsNamedOnce(t *testing.T) {
+	n := newNet(t, 1, 2)
+	var dials atomic.Int64
+	nd := n.start(1, func(o *Options) {
+		o.Dial = func(context.Context, string, string) (net.Conn, error) {
+			dials.Add(1)
+			return nil, &net.DNSError{Err: "no such host", Name: "h2", IsNotFound: true}
+		}
+	})
+	until(t, "twenty dials", func() bool { return dials.Load() >= 4*failuresToSay })
+	text := nd.log.String()
+	if c := strings.Count(text, "peer cannot be reached"); c != 1 || !strings.Contains(text, "no such host") || !strings.Contains(text, "peer=2") {
+		t.Errorf("%d lines:\n%s", c, text)
+	}
 }

@@ -33,6 +33,9 @@ type builder struct {
 	given               map[string]property // keys of the main file
 
 	problems []string
+	// Keys and ids of server lines that were given and are wrong: nobody is told that they are missing too.
+	wrongKeys    map[string]bool
+	wrongServers map[uint64]bool // true: with a client part
 }
 
 func (b *builder) bad(format string, args ...any) {
@@ -74,6 +77,7 @@ func Load(o Options) (Settings, error) {
 		b.fromFlags(o)
 	}
 	b.clientAddress(o.Listen)
+	b.clientPortOfItsOwn()
 	b.bootstrap(o.Bootstrap)
 	b.ranges()
 	if len(b.s.Servers) == 1 && b.standaloneEnabled {
@@ -252,6 +256,10 @@ func (b *builder) take(p property) {
 	case k.class == honoured:
 		if err := k.set(b, p.value); err != nil {
 			b.bad("%s: %s: %v", at, p.key, err)
+			if b.wrongKeys == nil {
+				b.wrongKeys = map[string]bool{}
+			}
+			b.wrongKeys[k.name] = true
 		}
 	case k.isMoot(p.value):
 	case k.class == ignored:
@@ -271,6 +279,10 @@ func (b *builder) takeServer(p property) {
 			b.s.Servers = append(b.s.Servers, s)
 			return
 		}
+		if b.wrongServers == nil {
+			b.wrongServers = map[uint64]bool{}
+		}
+		b.wrongServers[id] = strings.Contains(p.value, ";")
 	}
 	b.bad("%s: %s=%s: %v", b.place(p), p.key, p.value, err)
 }
@@ -380,6 +392,9 @@ func (b *builder) identity(given Value, ensemble, single bool) {
 }
 
 func (b *builder) mustContain(id uint64) {
+	if _, wrong := b.wrongServers[id]; wrong {
+		return
+	}
 	if _, ok := b.own(); !ok {
 		var ids []string
 		for _, s := range b.s.Servers {
@@ -464,8 +479,28 @@ func (b *builder) clientAddress(listen Value) {
 		b.s.Listen = own.ClientAddr()
 	case b.clientPort != 0:
 		b.s.Listen = net.JoinHostPort(b.clientPortAddress, strconv.Itoa(b.clientPort))
-	case b.clientPortAddress == "":
+	case b.clientPortAddress == "" && !b.wrongKeys["clientPort"] && !b.wrongServers[b.s.ID]:
 		b.bad("no client port: give clientPort, a client part in the server line (;2181), or --listen")
+	}
+}
+
+// clientPortOfItsOwn names a client port that is one of the member's own peer ports as well.
+func (b *builder) clientPortOfItsOwn() {
+	own, ok := b.own()
+	host, port, err := net.SplitHostPort(b.s.Listen)
+	if !ok || err != nil {
+		return
+	}
+	if ip := net.ParseIP(host); host != "" && host != own.Host && (ip == nil || !ip.IsUnspecified()) && !b.s.ListenAllPeers {
+		return // two addresses
+	}
+	for _, p := range []struct {
+		name string
+		port int
+	}{{"quorum port", own.LearnerPort}, {"election port", own.ElectionPort}} {
+		if strconv.Itoa(p.port) == port {
+			b.bad("client port %s is the %s of server.%d too", port, p.name, own.ID)
+		}
 	}
 }
 

@@ -408,24 +408,26 @@ func TestProblems(t *testing.T) {
 	}{
 		"many at once": {map[string]string{"zoo.cfg": "tickTime=x\nclientport=1\nserver.1=h:1:1\nserver.2=h:3:4\nserver.3=h:3:5\nsecureClientPort=1\n"},
 			[]string{"tickTime", "unknown key clientport", "server.1", "members 2 and 3 both use h:3", "secureClientPort is refused", "dataDir is missing", "initLimit is missing", "syncLimit is missing", "no client port"}},
-		"missing file":           {map[string]string{"other": ""}, []string{"zoo.cfg: no such file"}},
-		"broken escape":          {map[string]string{"zoo.cfg": base + `x=\u1`}, []string{"zoo.cfg line 3"}},
-		"no myid":                {map[string]string{"zoo.cfg": ensemble3}, []string{"myid is missing"}},
-		"myid not a number":      {map[string]string{"zoo.cfg": ensemble3, "myid": "2 # me"}, []string{`myid: "2 # me" is no member id`}},
-		"myid of a stranger":     {map[string]string{"zoo.cfg": ensemble3, "myid": "4"}, []string{"this member is 4, which is not among the configured ones: 1, 2, 3"}},
-		"no limits":              {map[string]string{"zoo.cfg": base + "server.1=a:1:2\nserver.2=b:1:2\nsyncLimit=2", "myid": "1"}, []string{"initLimit is missing"}},
-		"only observers":         {map[string]string{"zoo.cfg": base + "server.4=h:1:2:observer", "myid": "4"}, []string{"observers but no participant"}},
-		"id out of range":        {map[string]string{"zoo.cfg": base + "server.256=a:1:2"}, []string{"server.256"}},
-		"id no number":           {map[string]string{"zoo.cfg": base + "server.one=a:1:2"}, []string{"server.one"}},
-		"no client port":         {map[string]string{"zoo.cfg": "dataDir=DIR"}, []string{"no client port"}},
-		"address without port":   {map[string]string{"zoo.cfg": "dataDir=DIR\nclientPortAddress=h"}, []string{"clientPortAddress needs clientPort"}},
-		"client ports differ":    {map[string]string{"zoo.cfg": base + "server.1=h:1:2;2182"}, []string{"server.1 says client address 0.0.0.0:2182"}},
-		"client addresses":       {map[string]string{"zoo.cfg": base + "clientPortAddress=a\nserver.1=h:1:2;b:2181"}, []string{"server.1 says client address b:2181"}},
-		"session bounds":         {map[string]string{"zoo.cfg": base + "minSessionTimeout=9000\nmaxSessionTimeout=5000"}, []string{"minSessionTimeout 9000 is greater"}},
-		"servers in both files":  {map[string]string{"zoo.cfg": ensemble3 + "dynamicConfigFile=DIR/d", "d": "server.1=a:1:2", "myid": "1"}, []string{"server.1 must be in the dynamic file", "server.2 must", "server.3 must"}},
-		"foreign key in dynamic": {map[string]string{"zoo.cfg": base + "dynamicConfigFile=DIR/d", "d": "server.1=a:1:2\ntickTime=5", "myid": "1"}, []string{"tickTime does not belong into a dynamic file"}},
-		"version in dynamic":     {map[string]string{"zoo.cfg": base + "dynamicConfigFile=DIR/d", "d": "server.1=a:1:2\nversion=5", "myid": "1"}, []string{"version is refused"}},
-		"group in dynamic":       {map[string]string{"zoo.cfg": base + "dynamicConfigFile=DIR/d", "d": "server.1=a:1:2\ngroup.1=1", "myid": "1"}, []string{"group.1 is refused"}},
+		"missing file":             {map[string]string{"other": ""}, []string{"zoo.cfg: no such file"}},
+		"broken escape":            {map[string]string{"zoo.cfg": base + `x=\u1`}, []string{"zoo.cfg line 3"}},
+		"no myid":                  {map[string]string{"zoo.cfg": ensemble3}, []string{"myid is missing"}},
+		"myid not a number":        {map[string]string{"zoo.cfg": ensemble3, "myid": "2 # me"}, []string{`myid: "2 # me" is no member id`}},
+		"myid of a stranger":       {map[string]string{"zoo.cfg": ensemble3, "myid": "4"}, []string{"this member is 4, which is not among the configured ones: 1, 2, 3"}},
+		"no limits":                {map[string]string{"zoo.cfg": base + "server.1=a:1:2\nserver.2=b:1:2\nsyncLimit=2", "myid": "1"}, []string{"initLimit is missing"}},
+		"only observers":           {map[string]string{"zoo.cfg": base + "server.4=h:1:2:observer", "myid": "4"}, []string{"observers but no participant"}},
+		"id out of range":          {map[string]string{"zoo.cfg": base + "server.256=a:1:2"}, []string{"server.256"}},
+		"id no number":             {map[string]string{"zoo.cfg": base + "server.one=a:1:2"}, []string{"server.one"}},
+		"no client port":           {map[string]string{"zoo.cfg": "dataDir=DIR"}, []string{"no client port"}},
+		"address without port":     {map[string]string{"zoo.cfg": "dataDir=DIR\nclientPortAddress=h"}, []string{"clientPortAddress needs clientPort"}},
+		"client ports differ":      {map[string]string{"zoo.cfg": base + "server.1=h:1:2;2182"}, []string{"server.1 says client address 0.0.0.0:2182"}},
+		"client addresses":         {map[string]string{"zoo.cfg": base + "clientPortAddress=a\nserver.1=h:1:2;b:2181"}, []string{"server.1 says client address b:2181"}},
+		"client and quorum port":   {map[string]string{"zoo.cfg": "dataDir=DIR\nclientPort=4\ninitLimit=1\nsyncLimit=1\nserver.1=h:4:5", "myid": "1"}, []string{"client port 4 is the quorum port of server.1 too"}},
+		"client and election port": {map[string]string{"zoo.cfg": "dataDir=DIR\ninitLimit=1\nsyncLimit=1\nserver.1=h:4:5;h:5", "myid": "1"}, []string{"client port 5 is the election port of server.1 too"}},
+		"session bounds":           {map[string]string{"zoo.cfg": base + "minSessionTimeout=9000\nmaxSessionTimeout=5000"}, []string{"minSessionTimeout 9000 is greater"}},
+		"servers in both files":    {map[string]string{"zoo.cfg": ensemble3 + "dynamicConfigFile=DIR/d", "d": "server.1=a:1:2", "myid": "1"}, []string{"server.1 must be in the dynamic file", "server.2 must", "server.3 must"}},
+		"foreign key in dynamic":   {map[string]string{"zoo.cfg": base + "dynamicConfigFile=DIR/d", "d": "server.1=a:1:2\ntickTime=5", "myid": "1"}, []string{"tickTime does not belong into a dynamic file"}},
+		"version in dynamic":       {map[string]string{"zoo.cfg": base + "dynamicConfigFile=DIR/d", "d": "server.1=a:1:2\nversion=5", "myid": "1"}, []string{"version is refused"}},
+		"group in dynamic":         {map[string]string{"zoo.cfg": base + "dynamicConfigFile=DIR/d", "d": "server.1=a:1:2\ngroup.1=1", "myid": "1"}, []string{"group.1 is refused"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Load(withConfig(files(t, c.files)))
@@ -525,18 +527,18 @@ func TestFlags(t *testing.T) {
 		"listen from the line": {Options{ID: flag("1"), Data: flag(dir), Members: []string{"1=h1:1:2;9", "2=h2:1:2"}, MembersFrom: "--member"},
 			func(s *Settings) bool { return s.Listen == "0.0.0.0:9" }, ""},
 		"alone":                     {Options{Data: flag(dir), Listen: flag("127.0.0.1:0")}, func(s *Settings) bool { return s.ID == 1 && len(s.Servers) == 0 && s.Listen == "127.0.0.1:0" }, ""},
-		"bootstrap":                 {Options{Data: flag(dir), Listen: flag(":1"), Bootstrap: flag("true")}, func(s *Settings) bool { return s.Bootstrap }, ""},
-		"nothing":                   {Options{Listen: flag(":1")}, nil, "no configuration: give --config"},
-		"no id":                     {Options{Data: flag(dir), Listen: flag(":1"), Members: []string{"1=a:1:2", "2=b:1:2"}, MembersFrom: "--member"}, nil, "no id"},
-		"wrong id":                  {Options{ID: flag("x"), Data: flag(dir), Listen: flag(":1")}, nil, `--flag: "x" is no member id`},
-		"not a member":              {Options{ID: flag("3"), Data: flag(dir), Listen: flag(":1"), Members: []string{"1=a:1:2", "2=b:1:2"}, MembersFrom: "--member"}, nil, "this member is 3"},
-		"twice":                     {Options{ID: flag("1"), Data: flag(dir), Listen: flag(":1"), Members: []string{"1=a:1:2", "1=b:1:2"}, MembersFrom: "--member"}, nil, "member 1 is configured twice: as server.1=a:1:2:participant and as server.1=b:1:2:participant"},
+		"bootstrap":                 {Options{Data: flag(dir), Listen: flag(":9"), Bootstrap: flag("true")}, func(s *Settings) bool { return s.Bootstrap }, ""},
+		"nothing":                   {Options{Listen: flag(":9")}, nil, "no configuration: give --config"},
+		"no id":                     {Options{Data: flag(dir), Listen: flag(":9"), Members: []string{"1=a:1:2", "2=b:1:2"}, MembersFrom: "--member"}, nil, "no id"},
+		"wrong id":                  {Options{ID: flag("x"), Data: flag(dir), Listen: flag(":9")}, nil, `--flag: "x" is no member id`},
+		"not a member":              {Options{ID: flag("3"), Data: flag(dir), Listen: flag(":9"), Members: []string{"1=a:1:2", "2=b:1:2"}, MembersFrom: "--member"}, nil, "this member is 3"},
+		"twice":                     {Options{ID: flag("1"), Data: flag(dir), Listen: flag(":9"), Members: []string{"1=a:1:2", "1=b:1:2"}, MembersFrom: "--member"}, nil, "member 1 is configured twice: as server.1=a:1:2:participant and as server.1=b:1:2:participant"},
 		"listen without port":       {Options{Data: flag(dir), Listen: flag("host")}, nil, "is not HOST:PORT"},
 		"listen with a wrong port":  {Options{Data: flag(dir), Listen: flag("h:70000")}, nil, "is no port"},
 		"no client port":            {Options{Data: flag(dir)}, nil, "no client port"},
-		"bootstrap perhaps":         {Options{Data: flag(dir), Listen: flag(":1"), Bootstrap: flag("perhaps")}, nil, "neither true nor false"},
-		"member":                    {Options{ID: flag("1"), Data: flag(dir), Listen: flag(":1"), Members: []string{"1=a:1:2", "b:1:2"}, MembersFrom: "--member"}, nil, `--member: member "b:1:2"`},
-		"zookeeper's own directory": {Options{Data: flag(filepath.Dir(files(t, map[string]string{"version-2/log.1": ""}))), Listen: flag(":1")}, nil, "holds ZooKeeper's data"},
+		"bootstrap perhaps":         {Options{Data: flag(dir), Listen: flag(":9"), Bootstrap: flag("perhaps")}, nil, "neither true nor false"},
+		"member":                    {Options{ID: flag("1"), Data: flag(dir), Listen: flag(":9"), Members: []string{"1=a:1:2", "b:1:2"}, MembersFrom: "--member"}, nil, `--member: member "b:1:2"`},
+		"zookeeper's own directory": {Options{Data: flag(filepath.Dir(files(t, map[string]string{"version-2/log.1": ""}))), Listen: flag(":9")}, nil, "holds ZooKeeper's data"},
 	} {
 		s, err := Load(c.o)
 		if c.bad != "" {
@@ -649,5 +651,36 @@ func TestSet(t *testing.T) {
 	o.Set = []string{"clientPort=2191", "dataDir=/x", "server.1=a:1:2"}
 	if _, err := Load(o); !contains(problems(t, err), "--set dataDir needs --config; without a file give --data") || !contains(problems(t, err), "--set server.1 needs --config") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// One mistake is one problem: what was given and is wrong is not missing as well.
+func TestOneMistakeIsOneProblem(t *testing.T) {
+	const limits = "dataDir=DIR\ninitLimit=1\nsyncLimit=1\n"
+	for name, c := range map[string]struct{ cfg, want string }{
+		"client port":          {limits + "clientPort=99999\nserver.1=h:1:2", `clientPort: "99999" is no port`},
+		"own server line":      {limits + "clientPort=9\nserver.1=h:1:1\nserver.2=h:3:4", "quorum port and election port are both 1"},
+		"client part of own":   {limits + "server.1=h:1:2;0\nserver.2=h:3:4", "server.1=h:1:2;0"},
+		"two client addresses": {limits + "clientPort=9\nserver.1=h:1:2\nserver.2=h:3:9", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			for file, text := range map[string]string{"zoo.cfg": strings.ReplaceAll(c.cfg, "DIR", dir), "myid": "1"} {
+				if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			path := filepath.Join(dir, "zoo.cfg")
+			_, err := Load(Options{Config: Value{Text: path, From: "--config"}})
+			if c.want == "" {
+				if err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "problems") {
+				t.Fatalf("%v", err)
+			}
+		})
 	}
 }
