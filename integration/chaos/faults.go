@@ -27,7 +27,7 @@ type storm struct {
 	rng    *rand.Rand
 	counts map[string]int
 	leader *cluster.Member // when the fault began
-	stuck  int             // members that had to be started anew behind a full disk
+	stuck  int             // members that did not return by themselves behind a full disk
 }
 
 // fault is one kind. Each leaves the members started, connected and with sound disks; run need not wait for them to serve.
@@ -362,7 +362,7 @@ func (s *storm) hungDisk(ctx context.Context) error {
 func (s *storm) fullDisk(ctx context.Context) error {
 	m := s.anybody()
 	d := s.disks[m.ID]
-	if err := d.fill(int64(s.rng.IntN(256 << 10))); err != nil {
+	if err := d.fill(int64(s.rng.IntN(64 << 10))); err != nil {
 		return err
 	}
 	_ = wait(ctx, s.between(2000, 8000))
@@ -372,9 +372,7 @@ func (s *storm) fullDisk(ctx context.Context) error {
 	if m.Running() && s.settled(ctx, 10*time.Second) == nil {
 		return nil
 	}
-	if m.Running() {
-		s.stuck++
-		m.Kill()
-	}
+	s.stuck++
+	m.Kill()
 	return m.Start()
 }

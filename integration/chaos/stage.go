@@ -29,6 +29,15 @@ type stage struct {
 	disks map[int]*disk
 }
 
+// settings make things happen often that are rare in a short run: snapshots, purges of the log and with them members that
+// come back too late for what is kept of it, and reading back what is on disk.
+var settings = []string{
+	"--set", "kvd.selfCheckInterval=10s",
+	"--set", "kvd.snapshotLogBytes=4194304",
+	"--set", "kvd.retainBytes=1048576",
+	"--set", "kvd.retainEntries=10000",
+}
+
 // newStage builds everything below a new directory. Where namespaces or loop devices cannot be had, and the options do not
 // insist, it goes without and says so.
 func newStage(o options) (s *stage, err error) {
@@ -47,7 +56,7 @@ func newStage(o options) (s *stage, err error) {
 	if err := os.WriteFile(filepath.Join(s.dir, pidFile), fmt.Appendln(nil, os.Getpid()), 0o644); err != nil {
 		return s, err
 	}
-	opts := cluster.Options{Members: o.members, Dir: s.dir, Kvd: o.kvd, Args: []string{"--set", "kvd.selfCheckInterval=10s"}}
+	opts := cluster.Options{Members: o.members, Dir: s.dir, Kvd: o.kvd, Args: settings}
 	if opts.Kvd == "" {
 		bins, err := cluster.Build(s.dir)
 		if err != nil {
