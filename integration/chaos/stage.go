@@ -33,9 +33,9 @@ type stage struct {
 // come back too late for what is kept of it, and reading back what is on disk.
 var settings = []string{
 	"--set", "kvd.selfCheckInterval=10s",
-	"--set", "kvd.snapshotLogBytes=4194304",
-	"--set", "kvd.retainBytes=1048576",
-	"--set", "kvd.retainEntries=10000",
+	"--set", "kvd.snapshotLogBytes=1048576", "--set", "snapCount=5000",
+	"--set", "kvd.retainBytes=262144",
+	"--set", "kvd.retainEntries=5000",
 }
 
 // newStage builds everything below a new directory. Where namespaces or loop devices cannot be had, and the options do not
