@@ -189,3 +189,24 @@ func (l recordingLogger) Fatalf(format string, args ...any) {
 	default:
 	}
 }
+
+// A failed operation of Pebble's background work just before the log serves: either Open fails, or Completed is told.
+// A log that is dead and has told nobody would leave its member waiting for ever.
+func TestFailureJustBeforeServingIsTold(t *testing.T) {
+	disk := newMemDisk()
+	m, _ := openMember(t, "d", small(disk))
+	m.form(1)
+	h := newHistory()
+	m.do(Write{Append: h.next(1, 3, 50)})
+	m.close()
+	o := small(disk)
+	o.examined = func(h *health) { _ = h.fail(errInjected) }
+	if l, _, err := Open("d", o); !errors.Is(err, errInjected) || !errors.Is(err, ErrDead) {
+		t.Fatalf("opened: %v, %v", l != nil, err)
+	}
+	m, r := openMember(t, "d", small(disk)) // its locks were released
+	if r.Suspect != "" || m.log.State().Last != h.last {
+		t.Errorf("%v", r)
+	}
+	m.close()
+}

@@ -95,9 +95,20 @@ func Open(dir string, o Options) (*Log, Report, error) {
 		return nil, r, fmt.Errorf("wal: open %s: %w", dir, errors.Join(err, l.release()))
 	}
 	l.done = l.cur
+	if l.opts.examined != nil {
+		l.opts.examined(h)
+	}
+	// Pebble works in the background as soon as it is open (it deletes what is obsolete). What failed there before
+	// anybody was to be told fails Open: nobody would hear of it later.
 	h.mu.Lock()
-	h.onFail = l.failed
+	err = h.err
+	if err == nil {
+		h.onFail = l.failed
+	}
 	h.mu.Unlock()
+	if err != nil {
+		return nil, r, fmt.Errorf("wal: open %s: %w", dir, errors.Join(err, l.release()))
+	}
 	go l.write()
 	l.helpers.Go(l.syncWatermark)
 	l.helpers.Go(l.reclaim)

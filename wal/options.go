@@ -35,6 +35,7 @@ type Options struct {
 	UnsafeNoSync bool
 
 	readOnly bool          // Inspect: nothing is created or repaired
+	examined func(*health) // for tests: called when Open has examined the store and is about to serve
 	sayAfter time.Duration // of Open, until it says that it is still checking; default sayFirst
 
 	mutations mutations
