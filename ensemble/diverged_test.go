@@ -82,7 +82,10 @@ func TestWrongTreeIsStopped(t *testing.T) {
 					t.Fatalf("member %d ended too: %v", i+1, m.Err())
 				}
 			}
-			write(t, ctx, c, "/b")
+			eventually(t, "the others take writes", func() bool { // after an election, if it was the leader
+				_, _, err := c.Create(ctx, "/b", nil, 0)
+				return err == nil || errors.Is(err, kv.ErrNodeExists)
+			})
 			tr.restart(at)
 			if s := tr.members[at].Status().Suspect; !strings.Contains(s, "a quorum has another one at") {
 				t.Errorf("the start says %q", s)

@@ -33,6 +33,9 @@ func (m *Member) carryOut(rd *replica.Ready) {
 			s.happened["row:"+rowOf(e.Text)]++
 		}
 		// Ready.Role is only the newest of several changes; each is also an event.
+		if e.Kind == "role" && strings.HasPrefix(e.Text, "role=looking") {
+			m.upToDate = 0
+		}
 		if e.Kind == "role" && strings.HasPrefix(e.Text, "role=leading") {
 			m.leads(e.Text)
 		}

@@ -229,12 +229,12 @@ func (s *Sim) drawLoss(m *Member) {
 	if !s.wipes {
 		return
 	}
-	switch r := s.frng; r.IntN(4) {
+	switch r := s.frng; r.IntN(5) {
 	case 0, 1:
 		s.do(Fault{Verb: "wipe", A: m.ID, N: r.Int64N(2)})
 	case 2:
 		s.do(Fault{Verb: "damage", A: m.ID, N: 1 + r.Int64N(5)})
-	case 3:
+	case 3, 4:
 		s.do(Fault{Verb: "wrong-tree", A: m.ID})
 	}
 }

@@ -142,6 +142,8 @@ func (s *Sim) received(msg *Message) {
 	switch z := msg.Zab.(type) {
 	case *zab.LeaderInfo:
 		gm.leaderInfo[id] = z.Incarnation
+	case *zab.UpToDate:
+		m.upToDate = msg.From
 	case *zab.NewLeader:
 		gm.newLeader[id] = z
 		gm.ackSent[id] = 0 // a re-epoch over the same link begins anew

@@ -41,6 +41,7 @@ type Member struct {
 	saved     *kv.View          // the content of the newest snapshot written in this life
 	role      zab.RoleChange
 	inc       zab.Incarnation
+	upToDate  quorum.MemberID // the leader that sent UPTODATE since it was last looking, 0 none (P15)
 	serving   replica.Serving
 	applyQ    []applyItem
 	applying  bool
@@ -54,6 +55,8 @@ type Member struct {
 
 	// Crash points set by CrashAt.
 	crashAt func(at Point, m *Message) bool
+
+	limits replica.Config // its settings, with their defaults
 
 	config *quorum.Config // its own, if it differs from the others'
 }
@@ -94,7 +97,7 @@ func (s *Sim) TryStart(id quorum.MemberID) error {
 	m.links, m.received = map[zab.LinkID]*link{}, map[uint64]*point{}
 	m.stale = 0
 	m.role, m.serving, m.dialling, m.inc = zab.RoleChange{}, replica.Serving{}, 0, 0
-	m.applyHeld = false
+	m.applyHeld, m.upToDate = false, 0
 	m.applyQ, m.applying, m.snapping, m.sinceSnap = nil, false, false, 0
 	m.disk.writes, m.disk.born, m.disk.running = nil, nil, false
 	if m.disk.mode == diskFail {
@@ -146,7 +149,7 @@ func (s *Sim) TryStart(id quorum.MemberID) error {
 		m.Up = false
 		return err
 	}
-	m.rep = rep
+	m.rep, m.limits = rep, cfg
 	s.ghost.started(m)
 	for _, o := range s.members {
 		if o != m && o.Up {
@@ -195,6 +198,7 @@ func (m *Member) tick() {
 	m.rep.SetDiskLow(m.disk.low)
 	m.rep.Tick(replica.Clock{WallMs: wallEpoch + s.now + m.wallMs, Gap: gap})
 	m.checkStale(gap)
+	m.checkBounds()
 	m.maybeSnapshot()
 	d := int64(tickMs)
 	if !s.calm {

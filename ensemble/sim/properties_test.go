@@ -138,6 +138,16 @@ func TestEveryPropertyCanFail(t *testing.T) {
 			s.member(1).role.Role, s.member(1).serving.Open = zab.Looking, false
 			c.saw(s.member(1), s.ghost.last(), "read")
 		}},
+		{"P15", "a learner answers that its leader has not released", func(s *Sim) {
+			c := s.At(1)
+			s.member(1).upToDate = 0
+			c.saw(s.member(1), s.ghost.last(), "read")
+		}},
+		{"P15", "a leader answers that is not established", func(s *Sim) {
+			c := s.At(3)
+			delete(s.ghost.sessions.began, s.member(3).inc)
+			c.saw(s.member(3), s.ghost.last(), "read")
+		}},
 		{"P16", "acks go back", func(s *Sim) {
 			l, z := link(s, 1), s.member(1).Last()
 			s.ghost.of(s.member(1)).ackSent[l.id[0]] = z
@@ -263,6 +273,17 @@ func TestEveryPropertyCanFail(t *testing.T) {
 			c := s.At(1)
 			c.pending = append(c.pending, &Op{Client: c, since: 1 << 60})
 			s.Settle()
+		}},
+		{"L6", "more operations on their way than the bound", func(s *Sim) {
+			m := s.member(1)
+			m.limits.MaxForwardedOps = 1
+			s.Hold(Is("REQUEST", 1, 3))
+			c := s.At(1)
+			for range 3 {
+				c.submit(kv.Request{Op: kv.OpCreate, Path: "/many", ACL: kv.OpenACL()})
+			}
+			m.run()
+			s.Run(2)
 		}},
 	} {
 		t.Run(c.property+" "+c.what, func(t *testing.T) {

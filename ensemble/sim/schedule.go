@@ -181,7 +181,7 @@ func (s *Sim) Settle() {
 				return false
 			}
 		}
-		return s.recovered() && s.level() && s.reaped()
+		return s.recovered() && s.level() && s.reaped() && s.unspoiled()
 	}
 	if !s.Until(settleTicks, idle) {
 		if s.failure == nil {
@@ -203,6 +203,19 @@ func (s *Sim) recovered() bool {
 	}
 	for _, m := range s.members {
 		if !m.Up || !m.serving.Open || m.role.Epoch != l.role.Epoch || m.disk.unknown {
+			return false
+		}
+	}
+	return true
+}
+
+// unspoiled: nobody has a tree that differs. Whoever had one was found out and synced again, if there is a tree at all.
+func (s *Sim) unspoiled() bool {
+	if s.ghost.last() == 0 {
+		return true
+	}
+	for _, m := range s.members {
+		if m.spoiled != 0 {
 			return false
 		}
 	}
