@@ -114,7 +114,7 @@ func (l *loop) revalidated(v *replica.Revalidated) {
 	case replica.Valid:
 		s.validity, s.fresh, s.timeoutMs = resumeValid, v.Fresh, v.TimeoutMs
 	case replica.Gone, replica.WrongPassword:
-		s.validity = resumeRefused
+		s.validity, s.gone = resumeRefused, v.Validity == replica.Gone
 	default:
 		s.validity = resumeNoAnswer
 	}

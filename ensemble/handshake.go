@@ -51,10 +51,8 @@ func (c *conn) open() bool {
 		c.close("")
 		return false
 	}
-	if q.LastZxidSeen > int64(c.port.settled()) {
-		// The client has seen a state that this member has not: no answer, or the client would lose a live session.
-		c.close(fmt.Sprintf("client has seen zxid %v, this member %v", kv.Zxid(q.LastZxidSeen), c.port.settled()))
-		return false
+	if c.behind(&q) && (mode == portReadOnly || !c.foreign(q.Session)) {
+		return c.refuseBehind(&q)
 	}
 	s := &slot{conn: c, timeoutMs: p.clampTimeout(q.TimeoutMs), cost: slotOverhead, at: at}
 	switch {
@@ -68,6 +66,27 @@ func (c *conn) open() bool {
 		return c.refuseReadOnly()
 	}
 	return c.createSession(s, &q)
+}
+
+// behind reports whether the client has seen a state that this member has not.
+func (c *conn) behind(q *wire.ConnectRequest) bool { return q.LastZxidSeen > int64(c.port.settled()) }
+
+// refuseBehind gives no answer: another member may have that state, and the client must not lose a living session.
+func (c *conn) refuseBehind(q *wire.ConnectRequest) bool {
+	c.close(fmt.Sprintf("client has seen zxid %v, this member %v", kv.Zxid(q.LastZxidSeen), c.port.settled()))
+	return false
+}
+
+// foreign reports whether nobody here knows the session that a client wants to resume. If it has seen more than this member
+// the leader is asked all the same: it may know the session, and then this member is behind; or the session is of another
+// history, as that of a program that ran on while kvd took ZooKeeper's place. That program must hear that its session is
+// gone, or it would try for ever.
+func (c *conn) foreign(id kv.SessionID) bool {
+	if id == 0 || c.port.cfg.LocalSessions {
+		return false
+	}
+	_, known := c.port.tree.View().Session(id)
+	return !known
 }
 
 // createSession asks for a new session and answers when its transaction is applied here.
@@ -98,6 +117,9 @@ func (c *conn) resumeSession(s *slot, q *wire.ConnectRequest) bool {
 		return c.refuseSession(q)
 	}
 	if len(q.Password) != wire.PasswordBytes {
+		if c.behind(q) {
+			return c.refuseBehind(q)
+		}
 		return c.refuseSession(q)
 	}
 	copy(s.password[:], q.Password)
@@ -112,6 +134,9 @@ func (c *conn) resumeSession(s *slot, q *wire.ConnectRequest) bool {
 			c.port.local.remove(local.id)
 		}
 	case resumeRefused:
+		if !s.gone && c.behind(q) { // known to the leader, with another password
+			return c.refuseBehind(q)
+		}
 		if local != nil && c.port.local.stillLocal(local, s.timeoutMs, c.port.clock.now()) {
 			return c.welcomeLocal(local, s, q) // its createSession was lost, for good
 		}
@@ -123,6 +148,9 @@ func (c *conn) resumeSession(s *slot, q *wire.ConnectRequest) bool {
 	if !c.port.awaitSettled(c, s.fresh) {
 		c.close("")
 		return false
+	}
+	if c.behind(q) {
+		return c.refuseBehind(q)
 	}
 	// The state is as new as the leader's word. If the session has ended since, perhaps before the connection was attached to
 	// it, the client must not be told that it lives: it asks again.

@@ -68,6 +68,9 @@ func TestHandshakesOnEveryMember(t *testing.T) {
 					"negative session":     resume(-5, s.Password[:]),
 					"another's password":   resume(s.Session, dead.Password[:]),
 					"its id, plus one bit": resume(s.Session^1<<40, s.Password[:]),
+					// Of another history, as that of a program that ran on while kvd took ZooKeeper's place.
+					"closed session, has seen more":  {TimeoutMs: 10_000, LastZxidSeen: 1 << 60, Session: dead.Session, Password: dead.Password[:], HasReadOnly: true},
+					"unknown session, has seen more": {TimeoutMs: 10_000, LastZxidSeen: 1 << 60, Session: 0x1234, Password: s.Password[:], HasReadOnly: true},
 				} {
 					r := dialRaw(t, addr)
 					if got := r.connect(q); got != (wire.ConnectResponse{HasReadOnly: true}) {
@@ -82,7 +85,7 @@ func TestHandshakesOnEveryMember(t *testing.T) {
 					"new, has seen more":                 {TimeoutMs: 10_000, LastZxidSeen: ahead, Password: make([]byte, 16)},
 					"resume, has seen more":              {TimeoutMs: 10_000, LastZxidSeen: ahead, Session: s.Session, Password: s.Password[:]},
 					"wrong password, has seen more":      {TimeoutMs: 10_000, LastZxidSeen: ahead, Session: s.Session, Password: make([]byte, 16)},
-					"closed session, has seen more":      {TimeoutMs: 10_000, LastZxidSeen: ahead, Session: dead.Session, Password: dead.Password[:]},
+					"unknown, short, has seen more":      {TimeoutMs: 10_000, LastZxidSeen: ahead, Session: 0x1234, Password: make([]byte, 15)},
 					"read-only, has seen more than this": {TimeoutMs: 10_000, LastZxidSeen: ahead, Password: make([]byte, 16), HasReadOnly: true, ReadOnly: true},
 				} {
 					r := dialRaw(t, addr)

@@ -64,6 +64,7 @@ type slot struct {
 
 	validity resumeVerdict // slotResume
 	fresh    kv.Zxid       // slotResume: the session is known at this zxid
+	gone     bool          // slotResume: refused because there is no such session
 }
 
 // resumeVerdict is the outcome of a resume.
