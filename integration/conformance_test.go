@@ -24,6 +24,7 @@ var clientPrograms = []struct {
 	{"c", cChecks},
 	{"Curator", curatorChecks},
 	{"Java", javaChecks},
+	{"go-zookeeper", gozkChecks},
 }
 
 // The programs of other people's clients against three members, through proxies that cut, with the death of the
