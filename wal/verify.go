@@ -62,15 +62,23 @@ type verifier struct {
 	found Verified
 }
 
+// dropPatience is how often in a row the history may be dropped beneath the walk before that is given up.
+const dropPatience = 1000
+
 // pace sleeps in proportion to the work done since began.
 func (v *verifier) pace(began time.Time) error {
-	if v.share < 1 {
-		t := time.NewTimer(time.Duration(float64(time.Since(began)) * (1 - v.share) / v.share))
-		defer t.Stop()
-		select {
-		case <-t.C:
-		case <-v.ctx.Done():
-		}
+	if v.share == 1 {
+		return v.ctx.Err()
+	}
+	return v.wait(time.Duration(float64(time.Since(began)) * (1 - v.share) / v.share))
+}
+
+func (v *verifier) wait(d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-v.ctx.Done():
 	}
 	return v.ctx.Err()
 }
@@ -81,6 +89,7 @@ func (v *verifier) history() error {
 	var after kv.Zxid
 	var chain uint64
 	var batch []kv.Entry
+	behind := 0 // drops met in a row
 	begin := func() {
 		st := v.l.State()
 		after, chain = st.LogStart, st.LogStartChain
@@ -91,7 +100,12 @@ func (v *verifier) history() error {
 		batch, err = v.l.Read(after, ^kv.Zxid(0), verifyChunkBytes, batch[:0])
 		switch {
 		case errors.Is(err, ErrCompacted), errors.Is(err, ErrNotFound):
-			if v.l.State().LogStart == after {
+			// Dropped meanwhile, perhaps by a batch that is in the store and not completed yet: then the state still says the old
+			// start for a moment.
+			if behind++; behind > dropPatience {
+				return err
+			}
+			if err := v.wait(10 * time.Millisecond); err != nil {
 				return err
 			}
 			begin()
@@ -108,6 +122,7 @@ func (v *verifier) history() error {
 			}
 			after = e.Zxid
 		}
+		behind = 0
 		v.found.Through = after
 		v.found.Entries += int64(len(batch))
 		clear(batch)
