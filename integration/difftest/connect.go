@@ -90,6 +90,9 @@ func (r *runner) connect(s *Step) error {
 	if withheld {
 		r.hits["wrong-password"]++
 	}
+	if !r.same && r.otherHistory(s, sn, &items) {
+		r.hits["other-history"]++
+	}
 	accepted := items[0].what == "reply" && len(items[0].fields) > 0 && items[0].get("timeOut").num > 0
 	if err := r.sameHandshake(where, s, items); err != nil {
 		return err
@@ -149,6 +152,23 @@ func (r *runner) connect(s *Step) error {
 	sn.conn = c
 	r.m.conns = append(r.m.conns, c)
 	return nil
+}
+
+// otherHistory applies rule other-history: ZooKeeper closed the connection of a client that has seen more, kvd says that the
+// session, which nobody knows, is gone. A member of several may not have heard of the session's end yet, and then closes too.
+func (r *runner) otherHistory(s *Step, sn *session, items *[2]item) bool {
+	k := s.Connect
+	dead := k.Session == "unknown" || k.Session == "own" && !sn.alive
+	whole := k.Password == "right" || k.Password == "wrong" || k.Password == "zero"
+	if k.LastSeen.Kind != "ahead" || k.Cut != 0 || !dead || !whole || items[0].what != "closed" {
+		return false
+	}
+	if items[1].what == "closed" && r.sides[1].clientMembers() > 1 {
+		return false
+	}
+	d := decodeConnect(invalidSession(k))
+	items[0] = item{what: "reply", fields: d.fields, rest: d.rest}
+	return true
 }
 
 // holds tells whether the session has a connection to a member.

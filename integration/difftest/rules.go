@@ -283,6 +283,11 @@ var rules = []*rule{
 		model: true,
 	},
 	{
+		name: "other-history", source: "protocol 1.3; operations.md, In place of ZooKeeper",
+		zookeeper: "a client that has seen a higher zxid is turned away, whatever its session", kvd: "it hears that its session is gone, if no quorum knows it",
+		model: true,
+	},
+	{
 		name: "wrong-password", source: "protocol 13.30 and 15: a wrong password does no harm",
 		zookeeper: "an attempt to resume with a wrong password closes the living session's connection (not sent to ZooKeeper)", kvd: "the attempt is refused as for an unknown session; the living one notices nothing",
 		model: true,

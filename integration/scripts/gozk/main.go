@@ -1,4 +1,4 @@
-// Gozk is github.com/go-zookeeper/zk against three members, through proxies that cut. It prints one line of JSON for
+// Command gozk is github.com/go-zookeeper/zk against three members, through proxies that cut. It prints one line of JSON for
 // every check. It is a module of its own, so that kvd does not depend on this client.
 package main
 
