@@ -114,6 +114,8 @@ func (c Config) withDefaults() Config {
 	orDefault(&c.TickMs, 50)
 	orDefault(&c.Protocol, one)
 	orDefault(&c.Format, one)
+	orDefault(&c.SyncTicks, 20)
+	orDefault(&c.PingTicks, max(1, c.SyncTicks/4))
 	orDefault(&c.MaxBatchBytes, 1<<20)
 	orDefault(&c.MaxPayloadBytes, 16<<20)
 	orDefault(&c.MinSessionTimeoutMs, 100)

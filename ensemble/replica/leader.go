@@ -40,6 +40,7 @@ type leader struct {
 	ending         map[kv.SessionID]bool
 	ended          ring[endOfSession]
 	gap            gapState
+	heard          map[quorum.MemberID]int64 // tick of the newest PING reply
 	proposedLevels zab.Levels
 
 	reaper  reaper
@@ -114,6 +115,10 @@ func (r *Replica) openLeader() {
 	l.prep.Reset() // the view holds everything: nothing is in flight
 	if l.sessions == nil {
 		l.sessions = newSessions(r.cfg.TickMs)
+		l.heard = make(map[quorum.MemberID]int64)
+		for _, id := range r.cfg.Members.Voters {
+			l.heard[id] = r.now
+		}
 		r.view().Sessions(func(s kv.Session) bool {
 			l.sessions.add(s.ID, s.Password, s.Timeout, 0)
 			if r.cfg.Mutations.NoFullTimeout {
@@ -453,6 +458,11 @@ func (r *Replica) tickLeader(gap bool) {
 	if l.sessions == nil {
 		return
 	}
+	// Touches come with PING replies. A leader that a quorum has not answered for longer than rounds take is as good as asleep:
+	// the clients of members that its PINGs do not reach may be alive all that time, and it may still lead when they do again.
+	if l.gap == gapNone && !r.cfg.Members.HasQuorum(r.heardLately) && !r.cfg.Mutations.ExpireAfterGap {
+		gap = true
+	}
 	if gap {
 		// The process slept. What clients and members sent meanwhile has been processed by now if it was here; what
 		// is still on its way arrives before the answer to a question asked now (design rule 10).
@@ -468,6 +478,11 @@ func (r *Replica) tickLeader(gap bool) {
 	}
 	r.expire()
 	r.tickReaper()
+}
+
+// heardLately reports whether a member has answered one of the last two PING rounds.
+func (r *Replica) heardLately(id quorum.MemberID) bool {
+	return id == r.cfg.ID || r.now-r.lead.heard[id] <= int64(2*r.cfg.PingTicks+2)
 }
 
 // expire moves the sessions' clock by a tick and decides the end of those that are due.
@@ -531,6 +546,9 @@ func (r *Replica) report(p *zab.PeerReport) {
 	l := r.lead
 	if l == nil || p.Reply == nil {
 		return
+	}
+	if l.heard != nil {
+		l.heard[p.From] = r.now
 	}
 	if len(p.Reply.Touched) > 0 && l.sessions != nil {
 		ok := eachTouch(p.Reply.Touched, func(t touch) {

@@ -51,7 +51,7 @@ func (m *Member) apply() {
 		if view == nil {
 			return
 		}
-		m.tree.Reset(view)
+		m.port.installed(func() { m.tree.Reset(view) }, m.tree.View(), view)
 		s.snaps++
 		s.ghost.restored(m, &p, view)
 		m.applyQ = m.applyQ[1:]

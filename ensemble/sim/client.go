@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"strings"
 
 	"kvd/ensemble/replica"
 	"kvd/kv"
@@ -31,6 +32,7 @@ type Op struct {
 	Path    string
 	Version int32
 	Zxid    kv.Zxid
+	Results []opAnswer // of a multi
 	// floor is the newest zxid that had been answered OK to anybody when the operation began.
 	floor kv.Zxid
 	since int64
@@ -75,6 +77,11 @@ type Client struct {
 	asked      kv.SessionID // scripts: the first one that it asked for
 	ops        []*Op
 	reads      int
+
+	// Watches survive the connection, the mailbox does not.
+	watches  []watch
+	box      *mailbox
+	followed int // changes of G that it has been told of, as far as its watches go
 }
 
 // sessionMs is the time-out of simulated sessions.
@@ -109,6 +116,7 @@ type port struct {
 
 type syncRead struct {
 	c     *Client
+	conn  uint64
 	floor kv.Zxid
 	at    kv.Zxid
 	done  func(v *kv.View, ok bool)
@@ -120,6 +128,7 @@ type result struct {
 	code  kv.Code
 	path  string
 	vers  int32
+	ops   []opAnswer
 }
 
 func (p *port) start(m *Member) {
@@ -203,6 +212,9 @@ func (c *Client) act() {
 // chance makes a random operation.
 func (c *Client) chance() {
 	s := c.sim
+	if s.wrng != nil && s.wrng.IntN(4) == 0 {
+		c.watchSomething()
+	}
 	switch r := s.rng.IntN(100); {
 	case r < 3:
 		s.logf("client %d hangs up", c.ID)
@@ -228,6 +240,9 @@ func (c *Client) chance() {
 	for range 1 + s.rng.IntN(3) {
 		if c.state == ready && len(c.pending) < 4 {
 			q := c.randomWrite()
+			if s.wrng != nil && !c.local && q.Op != kv.OpSetACL && s.wrng.IntN(5) == 0 {
+				q = c.bundle(q)
+			}
 			if c.local && c.ID%3 != 0 && (q.Flags == kv.FlagEphemeral || q.Flags == kv.FlagEphemeralSequential) {
 				c.goGlobal()
 			}
@@ -316,11 +331,13 @@ func (c *Client) connectTo(m *Member) {
 		return // the member is behind what this client has seen: it refuses (C2)
 	}
 	s.conns++
-	c.member, c.conn, c.sent = m, s.conns, 0
+	c.member, c.conn, c.sent, c.waitFor = m, s.conns, 0, 0
+	s.logf("client %d connects to %d, connection %d, session %v", c.ID, m.ID, c.conn, c.session)
 	if c.session == 0 {
 		s.lives++
 		c.session = kv.SessionID(uint64(m.ID)<<56 | s.lives)
 		c.password = [16]byte{byte(c.ID), byte(s.lives), byte(s.lives >> 8)}
+		c.watches = nil
 		c.state, c.moved = opening, false
 		m.port.conns[c.session] = c
 		if c.local = c.locals; c.local {
@@ -349,6 +366,7 @@ func (c *Client) hangUp() {
 		}
 		m.port.end(c.conn)
 	}
+	c.unwatch()
 	opening := c.state == opening
 	c.member, c.state = nil, away
 	for _, op := range c.pending {
@@ -412,13 +430,14 @@ func (c *Client) saw(m *Member, z kv.Zxid, what string) {
 		c.sim.fail("C2", "client %d: %s at member %d shows %v after %v", c.ID, what, m.ID, z, c.lastZxid)
 	}
 	c.lastZxid = z
+	c.follow(z)
 }
 
 // syncRead reads what is at least as new as everything that was answered before it began (C3).
 func (c *Client) syncRead(done func(v *kv.View, ok bool)) {
 	m, s := c.member, c.sim
 	t := s.token()
-	m.port.syncs[t] = &syncRead{c: c, floor: s.ghost.okZxid, done: done}
+	m.port.syncs[t] = &syncRead{c: c, conn: c.conn, floor: s.ghost.okZxid, done: done}
 	m.rep.SyncRead(t)
 }
 
@@ -518,9 +537,11 @@ func (p *port) applied() {
 		p.answer(r)
 	}
 	p.results = p.results[:0]
+	p.deliver()
 	for _, c := range p.m.sim.clients {
 		if c.member == p.m && c.state == resuming && c.waitFor != 0 && z >= max(c.waitFor, c.lastZxid) && p.m.ready() {
 			c.state, c.waitFor = ready, 0
+			c.rearm()
 		}
 	}
 	keep := p.ripe[:0]
@@ -555,7 +576,7 @@ func (p *port) synced(y zab.Synced) {
 }
 
 func (p *port) answerSync(q *syncRead) {
-	if q.c.member != p.m || !p.m.serving.Open {
+	if q.c.member != p.m || q.c.conn != q.conn || !p.m.serving.Open {
 		if q.done != nil {
 			q.done(nil, false)
 		}
@@ -589,7 +610,7 @@ func (p *port) answer(r result) {
 		return
 	}
 	c.pending = c.pending[1:]
-	op.Code, op.Path, op.Version, op.Zxid = r.code, r.path, r.vers, r.zxid
+	op.Code, op.Path, op.Version, op.Zxid, op.Results = r.code, r.path, r.vers, r.zxid, r.ops
 	c.finish(op, OK)
 	if r.zxid <= op.floor {
 		s.fail("C1", "token %d is answered with %v; %v had been answered before it began", r.token, r.zxid, op.floor)
@@ -615,7 +636,11 @@ func (p *port) Begin(_ kv.Zxid, h *kv.TxnHeader) (want, wantView bool) {
 
 // Done implements kv.Sink.
 func (p *port) Done(z kv.Zxid, h *kv.TxnHeader, r *kv.Result, _ *kv.View) {
-	p.results = append(p.results, result{h.Request, z, r.Code, string(append([]byte(nil), r.Path...)), r.Stat.Version})
+	res := result{h.Request, z, r.Code, strings.Clone(r.Path), r.Stat.Version, nil}
+	for _, o := range r.Ops {
+		res.ops = append(res.ops, opAnswer{o.Code, strings.Clone(o.Path), o.Stat.Version})
+	}
+	p.results = append(p.results, res)
 }
 
 // applyBatch applies entries to the tree, and returns the newest own token among them.

@@ -242,7 +242,11 @@ func (s *Sim) drawLoss(m *Member) {
 // WriteTo writes a schedule as a file that ParseSchedule reads.
 func (c *Schedule) WriteTo(w io.Writer) (int64, error) {
 	var b strings.Builder
-	fmt.Fprintf(&b, "schedule seed=%d steps=%d members=%d\n", c.Seed, c.Steps, c.Members)
+	fmt.Fprintf(&b, "schedule seed=%d steps=%d members=%d", c.Seed, c.Steps, c.Members)
+	if !c.Plain {
+		b.WriteString(" watches")
+	}
+	b.WriteByte('\n')
 	for i := range c.Faults {
 		fmt.Fprintf(&b, "%v\n", c.Faults[i])
 	}
@@ -260,6 +264,8 @@ func ParseSchedule(r io.Reader) (c Schedule, err error) {
 		case line == "" || strings.HasPrefix(line, "#"):
 			continue
 		case strings.HasPrefix(line, "schedule "):
+			line, watches := strings.CutSuffix(line, " watches")
+			c.Plain = !watches
 			_, err = fmt.Sscanf(line, "schedule seed=%d steps=%d members=%d", &c.Seed, &c.Steps, &c.Members)
 		default:
 			if _, err = fmt.Sscanf(line, "at %d %s %d %d %d %d", &f.At, &f.Verb, &f.A, &f.B, &f.N, &f.M); err == nil && faultVerbs[f.Verb] == nil {

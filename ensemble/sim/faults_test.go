@@ -110,6 +110,7 @@ func TestCoverage(t *testing.T) {
 		}
 	}
 	want := []string{"abdicate", "re-epoch", "session-expired", "removed-by-leader", "diverged", "row:1 DIFF", "row:4 SNAP", "row:5 TRUNC",
+		"multi:done", "multi:refused", "watch:event", "watch:armed-again", "watch:caught-up",
 		"message:SNAP", "message:TRUNC", "message:RESIGN", "message:INFORM", "message:REFUSE", "message:SYNCREPLY"}
 	for verb := range faultVerbs {
 		want = append(want, "fault:"+verb)

@@ -143,7 +143,9 @@ func (s *Sim) received(msg *Message) {
 	case *zab.LeaderInfo:
 		gm.leaderInfo[id] = z.Incarnation
 	case *zab.UpToDate:
-		m.upToDate = msg.From
+		if msg.From == m.role.Leader { // one of a leader that the member has left is late, and counts for nothing
+			m.upToDate = msg.From
+		}
 	case *zab.NewLeader:
 		gm.newLeader[id] = z
 		gm.ackSent[id] = 0 // a re-epoch over the same link begins anew

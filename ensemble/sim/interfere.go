@@ -113,4 +113,8 @@ type ShellMutations struct {
 	SnapshotAhead bool
 	// ReferUnsynced has the log refer to a snapshot whose files are not synced.
 	ReferUnsynced bool
+	// EventsBehindReplies delivers the events of a batch after the replies to what caused them.
+	EventsBehindReplies bool
+	// NoCatchUp sets a client's watches again when it reconnects, and does not tell what it has missed.
+	NoCatchUp bool
 }

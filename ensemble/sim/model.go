@@ -1,6 +1,8 @@
 package sim
 
 import (
+	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -14,6 +16,8 @@ type model struct {
 	sessions map[kv.SessionID]bool
 	closed   map[kv.SessionID]bool // ever closed
 	answers  map[uint64]answer     // by token
+	touched  []change              // by the transaction under way
+	changes  []change              // what G has for those who watch, in its order
 }
 
 type modelNode struct {
@@ -49,6 +53,7 @@ func (m *model) reap(g *ghost, z kv.Zxid, path string, now int64) {
 	}
 	g.sim.happened["removed-by-leader"]++
 	delete(m.nodes, path)
+	m.deleted(path)
 }
 
 type answer struct {
@@ -56,6 +61,15 @@ type answer struct {
 	path    string
 	version int32
 	zxid    kv.Zxid
+	ops     []opAnswer // of a multi
+	space   bool       // refused for want of disk space
+}
+
+// opAnswer is the answer to one operation of a multi.
+type opAnswer struct {
+	code    kv.Code
+	path    string
+	version int32
 }
 
 func (m *model) init() {
@@ -66,6 +80,7 @@ func (m *model) init() {
 // model decides.
 func (m *model) commit(g *ghost, e *kv.Entry) {
 	s := g.sim
+	defer m.history(e.Zxid)
 	t, err := kv.DecodeTxn(e.Payload)
 	if err != nil {
 		s.fail("P17", "%v is committed and cannot be decoded: %v", e.Zxid, err)
@@ -105,19 +120,66 @@ func (m *model) commit(g *ghost, e *kv.Entry) {
 	}
 	if h.Err == kv.CodeSystemError && s.lowSpace && op.Request.AddsData() {
 		s.happened["refused:space"]++
+		a.space = true
 		m.answers[h.Request] = a // refused for want of disk space; when that is due is for the leader to know
 		return
 	}
-	final := ""
-	if len(t.Ops) == 1 {
-		final = t.Ops[0].Path
+	finals := make([]string, max(1, len(op.Request.Ops)))
+	for i := range t.Ops[:min(len(t.Ops), len(finals))] {
+		finals[i] = t.Ops[i].Path
 	}
-	want, path, version := m.decide(&op.Request, final, h.Time)
+	if op.Request.Op == kv.OpMulti && h.Err != kv.CodeOK { // no numbers were given: any will do, nothing of it stays
+		for i := range op.Request.Ops {
+			finals[i] = fmt.Sprintf("%s99999999%02d", op.Request.Ops[i].Path, i)
+		}
+	}
+	if op.Request.Op == kv.OpMulti {
+		want, ops := m.multi(&op.Request, finals, h.Time)
+		if want != h.Err {
+			s.fail("C1", "token %d (multi %v) was decided %v at %v, the model says %v", h.Request, op.Request.Ops, h.Err, e.Zxid, want)
+		}
+		s.happened["multi:"+map[bool]string{true: "done", false: "refused"}[want == kv.CodeOK]]++
+		if a.ops = ops; ops != nil {
+			a.code = kv.CodeOK // of the header
+		}
+		m.answers[h.Request] = a
+		return
+	}
+	want, path, version := m.decide(&op.Request, finals[0], h.Time)
 	if want != h.Err {
 		s.fail("C1", "token %d (%v %s) was decided %v at %v, the model says %v", h.Request, op.Request.Op, op.Request.Path, h.Err, e.Zxid, want)
 	}
 	a.path, a.version = path, version
 	m.answers[h.Request] = a
+}
+
+// multi carries out all operations of a multi, or none.
+func (m *model) multi(q *kv.Request, finals []string, now int64) (code kv.Code, ops []opAnswer) {
+	if !q.Local && !m.sessions[q.Session] {
+		return kv.CodeSessionExpired, nil
+	}
+	before := maps.Clone(m.nodes)
+	for i := range q.Ops {
+		o := q.Ops[i]
+		o.Session, o.Auth, o.Local = q.Session, q.Auth, q.Local
+		var a opAnswer
+		a.code, a.path, a.version = m.decide(&o, finals[i], now)
+		ops = append(ops, a)
+		if a.code == kv.CodeOK {
+			continue
+		}
+		m.nodes, m.touched = before, m.touched[:0]
+		for j := range ops {
+			if j < i {
+				ops[j] = opAnswer{}
+			}
+		}
+		for len(ops) < len(q.Ops) {
+			ops = append(ops, opAnswer{code: kv.CodeRuntimeInconsistency})
+		}
+		return a.code, ops
+	}
+	return kv.CodeOK, ops
 }
 
 // decide carries out one request. final is the path that the transaction gave to a sequential node: which number it is
@@ -172,6 +234,7 @@ func (m *model) decide(q *kv.Request, final string, now int64) (kv.Code, string,
 			n.owner = q.Session
 		}
 		m.nodes[path] = n
+		m.created(path)
 		if hasParent {
 			parent.creates++
 			m.nodes[parentPath] = parent
@@ -189,6 +252,7 @@ func (m *model) decide(q *kv.Request, final string, now int64) (kv.Code, string,
 		n.data, n.mtime = string(q.Data), now
 		n.version++
 		m.nodes[q.Path] = n
+		m.updated(q.Path)
 		return kv.CodeOK, "", n.version
 	case kv.OpSetACL:
 		switch {
@@ -210,6 +274,15 @@ func (m *model) decide(q *kv.Request, final string, now int64) (kv.Code, string,
 			return kv.CodeNotEmpty, "", 0
 		}
 		delete(m.nodes, q.Path)
+		m.deleted(q.Path)
+		return kv.CodeOK, "", 0
+	case kv.OpCheck:
+		switch {
+		case !exists:
+			return kv.CodeNoNode, "", 0
+		case q.Version >= 0 && q.Version != n.version:
+			return kv.CodeBadVersion, "", 0
+		}
 		return kv.CodeOK, "", 0
 	}
 	return kv.CodeUnimplemented, "", 0
@@ -225,6 +298,7 @@ func (m *model) closeSession(id kv.SessionID) {
 	for path, n := range m.nodes {
 		if n.owner == id {
 			delete(m.nodes, path)
+			m.deleted(path)
 		}
 	}
 }
@@ -235,7 +309,11 @@ func (g *ghost) answered(op *Op) {
 	switch {
 	case !ok:
 		g.sim.fail("C1", "token %d was answered with %v and is not committed", op.Token, op.Zxid)
-	case a.zxid != op.Zxid || a.code != op.Code || a.version != op.Version && op.Code == kv.CodeOK && op.Request.Op == kv.OpSetData ||
+	case op.Request.Op == kv.OpMulti && !a.space:
+		if a.zxid != op.Zxid || a.code != op.Code || !slices.Equal(a.ops, op.Results) {
+			g.sim.fail("C1", "token %d was answered (%v %v %v), the model says (%v %v %v)", op.Token, op.Zxid, op.Code, op.Results, a.zxid, a.code, a.ops)
+		}
+	case a.zxid != op.Zxid || !a.space && a.code != op.Code || a.version != op.Version && op.Code == kv.CodeOK && op.Request.Op == kv.OpSetData ||
 		a.path != op.Path && op.Code == kv.CodeOK && op.Request.Op == kv.OpCreate:
 		g.sim.fail("C1", "token %d was answered (%v %v %q %d), the model says (%v %v %q %d)", op.Token, op.Zxid, op.Code, op.Path, op.Version, a.zxid, a.code, a.path, a.version)
 	}

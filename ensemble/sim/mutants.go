@@ -32,6 +32,8 @@ func Mutants() []Mutant {
 		{"what is in flight is ignored", 3000, func(c *Schedule) { c.TreeMutations.IgnoreInFlight = true }},
 		{"a snapshot one entry ahead of its label", 3000, func(c *Schedule) { c.ShellMutations.SnapshotAhead = true }},
 		{"a snapshot referred to before its files are synced", 3000, func(c *Schedule) { c.ShellMutations.ReferUnsynced = true }},
+		{"an event behind the reply that shows the change", 3000, func(c *Schedule) { c.ShellMutations.EventsBehindReplies = true }},
+		{"what a client missed is not told when it reconnects", 3000, func(c *Schedule) { c.ShellMutations.NoCatchUp = true }},
 	}
 }
 

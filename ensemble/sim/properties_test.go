@@ -248,7 +248,7 @@ func TestEveryPropertyCanFail(t *testing.T) {
 		{"C2", "a client sees the past", func(s *Sim) { s.clients[0].saw(s.member(1), 1, "read") }},
 		{"C3", "a stale read after sync", func(s *Sim) {
 			c := s.At(1)
-			s.member(1).port.answerSync(&syncRead{c: c, floor: s.ghost.last() + 1})
+			s.member(1).port.answerSync(&syncRead{c: c, conn: c.conn, floor: s.ghost.last() + 1})
 		}},
 		{"C4", "an ephemeral outlives its session", func(s *Sim) {
 			s.ghost.model.closeSession(s.clients[0].session)

@@ -28,6 +28,8 @@ type Schedule struct {
 	// Scripted: what goes wrong is Faults, and nothing else; otherwise it is drawn.
 	Scripted bool
 	Faults   []Fault
+	// Plain: clients set no watches and send no multis, as in schedules kept from the time before they did.
+	Plain bool
 }
 
 // Result is what came of a schedule.
@@ -137,6 +139,9 @@ func NewRandom(c Schedule) *Sim {
 	s.frng = rand.New(rand.NewPCG(c.Seed, 0x6661756c7473))
 	s.lrng = rand.New(rand.NewPCG(c.Seed, 0x6c6f77))
 	s.lows = s.lrng.IntN(8) == 0
+	if !c.Plain {
+		s.wrng = rand.New(rand.NewPCG(c.Seed, 0x7761746368))
+	}
 	s.StartAll()
 	return s
 }
@@ -192,6 +197,7 @@ func (s *Sim) Settle() {
 	for _, m := range s.members {
 		s.ghost.compareTree(m)
 	}
+	s.unwatched()
 	s.ghost.account()
 }
 

@@ -100,6 +100,7 @@ type Sim struct {
 	lowSpace   bool       // some disk was low
 	frng       *rand.Rand // draws faults, and nothing else
 	faults     []Fault    // that were carried out
+	wrng       *rand.Rand // draws the watches and multis of clients; nil: they have none
 	round      fle.Round  // of scripted elections
 	slowStream int        // ticks that a transfer of a snapshot takes
 }
