@@ -42,8 +42,8 @@ type Config struct {
 	// MaxQueuedOps and MaxQueuedBytes bound own operations that wait for a leader or for room (65,536, 64 MiB).
 	// When full, Submit refuses.
 	MaxQueuedOps, MaxQueuedBytes int
-	// MaxForwardedOps and MaxForwardedBytes bound own operations outstanding at the leader (16,384, 16 MiB), and
-	// thereby what a leader holds for one link. When full, operations wait in the queue.
+	// MaxForwardedOps and MaxForwardedBytes bound own operations outstanding at the leader, this member or another (16,384, 16 MiB),
+	// and thereby what a leader holds for one link. When full, operations wait in the queue.
 	MaxForwardedOps, MaxForwardedBytes int
 	// Preparer has the settings by which this member decides requests while it leads.
 	Preparer kv.PreparerOptions

@@ -299,8 +299,15 @@ func (r *Replica) pumpLeader() {
 		}
 		l.expiring = l.expiring[1:]
 	}
-	for c.queue.len() > 0 || l.remote.len() > 0 {
-		own := c.queue.len() > 0 && (l.ownTurn || l.remote.len() == 0)
+	for {
+		// Own operations stay outstanding until they are applied here, as a learner's do there: what has a quorum and waits for a
+		// slow applier is bounded like what is forwarded.
+		room := c.outstanding.len() < r.cfg.MaxForwardedOps && c.outstandingBytes < r.cfg.MaxForwardedBytes
+		if l.remote.len() == 0 && (c.queue.len() == 0 || !room) {
+			c.blocked = c.queue.len() > 0
+			break
+		}
+		own := c.queue.len() > 0 && room && (l.ownTurn || l.remote.len() == 0)
 		l.ownTurn = !own
 		if own {
 			op := c.queue.at(0)

@@ -64,6 +64,7 @@ type Client struct {
 	auth       kv.Credentials
 	local      bool // the session is its member's alone
 	locals     bool // sessions begin local
+	upgrade    *Op  // made the session global
 	timeoutMs  int32
 	lastZxid   kv.Zxid // greatest ever seen (C2)
 	waitFor    kv.Zxid // resuming: the member must have applied this first
@@ -307,7 +308,7 @@ func (c *Client) specialWrite(data []byte) kv.Request {
 // goGlobal makes the client's local session global: the createSession goes in front of what needs it.
 func (c *Client) goGlobal() {
 	c.local = false
-	c.submit(kv.Request{Op: kv.OpCreateSession, Timeout: c.timeoutMs, Password: c.password})
+	c.upgrade = c.submit(kv.Request{Op: kv.OpCreateSession, Timeout: c.timeoutMs, Password: c.password})
 }
 
 // connect chooses a member that takes clients and opens or resumes a session there.
@@ -337,7 +338,7 @@ func (c *Client) connectTo(m *Member) {
 		s.lives++
 		c.session = kv.SessionID(uint64(m.ID)<<56 | s.lives)
 		c.password = [16]byte{byte(c.ID), byte(s.lives), byte(s.lives >> 8)}
-		c.watches = nil
+		c.watches, c.upgrade = nil, nil
 		c.state, c.moved = opening, false
 		m.port.conns[c.session] = c
 		if c.local = c.locals; c.local {

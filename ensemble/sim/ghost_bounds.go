@@ -4,18 +4,12 @@ package sim
 // stay within the bounds that the configuration gives. Those that are 0 take their large defaults and are not met here.
 func (m *Member) checkBounds() {
 	st, c := m.rep.Status(), &m.limits
-	forwarded := c.MaxForwardedOps
-	if m.inc != 0 {
-		// It has led in this life. Its own, proposed, stay outstanding when it hands over: those without a quorum, and as
-		// many again that are committed and on their way to the tree.
-		forwarded += 2 * c.MaxOutstandingEntries
-	}
 	for _, b := range [...]struct {
 		what     string
 		now, max int
 	}{
 		{"operations queued", st.Queued, c.MaxQueuedOps},
-		{"operations forwarded", st.Outstanding, forwarded},
+		{"operations forwarded", st.Outstanding, c.MaxForwardedOps},
 		{"proposals outstanding", st.OutstandingCount, c.MaxOutstandingEntries},
 	} {
 		if b.max > 0 && b.now > b.max {

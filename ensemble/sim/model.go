@@ -321,6 +321,9 @@ func (g *ghost) answered(op *Op) {
 
 // gone is C4 for a session that a client is told is dead: its end is committed.
 func (g *ghost) gone(c *Client) {
+	if c.upgrade != nil && c.upgrade.Outcome != OK {
+		return // it left while its local session was being made global: that may still happen, and then the session is left to expire
+	}
 	if g.model.sessions[c.session] {
 		g.sim.fail("C4", "client %d is told that its session %v is gone, and no end of it is committed", c.ID, c.session)
 	}
