@@ -110,7 +110,7 @@ func run(ctx context.Context, o options) (err error) {
 		total += st.counts[name]
 		names = append(names, fmt.Sprintf("%s %d", name, st.counts[name]))
 	}
-	fmt.Printf("chaos: faults: %s; started anew behind a full disk %d\n", strings.Join(names, ", "), st.stuck)
+	fmt.Printf("chaos: faults: %s\n", strings.Join(names, ", "))
 	fmt.Printf("chaos: %s\n", v.detail)
 	fmt.Printf("chaos: %d faults of %d kinds, %d operations (%d ok, %d unknown, %d failed), %s, %d problems, seed %d\n",
 		total, len(names), v.operations, v.counts.OK, v.counts.Unknown, v.counts.Failed, v.linear, v.problems, o.seed)

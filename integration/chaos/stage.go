@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"kvd/integration/cluster"
+	"kvd/integration/loopdisk"
 	"kvd/integration/netns"
 	"kvd/integration/proxy"
 )
@@ -26,7 +27,7 @@ type stage struct {
 	*cluster.Cluster
 	dir   string
 	net   network
-	disks map[int]*disk
+	disks map[int]*loopdisk.Disk
 }
 
 // settings make things happen often that are rare in a short run: snapshots, purges of the log and with them members that
@@ -38,10 +39,13 @@ var settings = []string{
 	"--set", "kvd.retainEntries=5000",
 }
 
+// dirPrefix begins the names of all runs' directories.
+const dirPrefix = "kvd-chaos-"
+
 // newStage builds everything below a new directory. Where namespaces or loop devices cannot be had, and the options do not
 // insist, it goes without and says so.
 func newStage(o options) (s *stage, err error) {
-	if err := errors.Join(netns.Sweep(), sweepDisks()); err != nil {
+	if err := errors.Join(netns.Sweep(), loopdisk.Sweep(dirPrefix)); err != nil {
 		fmt.Fprintln(os.Stderr, "chaos: left behind by an earlier run:", err)
 	}
 	s = &stage{}
@@ -53,7 +57,7 @@ func newStage(o options) (s *stage, err error) {
 			err = errors.Join(err, s.close())
 		}
 	}()
-	if err := os.WriteFile(filepath.Join(s.dir, pidFile), fmt.Appendln(nil, os.Getpid()), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(s.dir, loopdisk.PidFile), fmt.Appendln(nil, os.Getpid()), 0o644); err != nil {
 		return s, err
 	}
 	opts := cluster.Options{Members: o.members, Dir: s.dir, Kvd: o.kvd, Args: settings}
@@ -68,10 +72,10 @@ func newStage(o options) (s *stage, err error) {
 		return s, err
 	}
 	if o.disk != "none" {
-		s.disks = map[int]*disk{}
+		s.disks = map[int]*loopdisk.Disk{}
 		for id := 1; id <= o.members && err == nil; id++ {
-			var d *disk
-			d, err = newDisk(filepath.Join(s.dir, fmt.Sprintf("member-%d", id)))
+			var d *loopdisk.Disk
+			d, err = loopdisk.New(filepath.Join(s.dir, fmt.Sprintf("member-%d", id)))
 			if err == nil {
 				s.disks[id] = d
 			}
@@ -81,7 +85,7 @@ func newStage(o options) (s *stage, err error) {
 		} else if err != nil {
 			fmt.Fprintln(os.Stderr, "chaos: no faults of the disk:", err)
 			for _, d := range s.disks {
-				_ = d.close()
+				_ = d.Close()
 			}
 			s.disks, err = nil, nil
 		}
@@ -130,13 +134,13 @@ func (s *stage) networkName() string {
 func (s *stage) close() error {
 	var errs []error
 	for _, d := range s.disks {
-		errs = append(errs, d.thaw()) // a process that hangs in a write does not even die
+		errs = append(errs, d.Thaw()) // a process that hangs in a write does not even die
 	}
 	if s.Cluster != nil {
 		s.Stop()
 	}
 	for _, d := range s.disks {
-		errs = append(errs, d.close())
+		errs = append(errs, d.Close())
 	}
 	s.disks = nil
 	if s.net != nil {

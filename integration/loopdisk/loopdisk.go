@@ -1,4 +1,6 @@
-package main
+// Package loopdisk gives a member a file system of its own, on a loop device, that can be frozen and filled. It needs root, and
+// Debian's e2fsprogs and mount.
+package loopdisk
 
 import (
 	"errors"
@@ -14,9 +16,9 @@ import (
 // diskBytes is the size of one member's file system.
 const diskBytes = 3 << 30
 
-// disk is one member's file system on a loop device: it can be frozen (every write and sync on it hangs, as on a device
+// Disk is one member's file system on a loop device: it can be frozen (every write and sync on it hangs, as on a device
 // that does not answer) and filled. All methods are for one goroutine.
-type disk struct {
+type Disk struct {
 	mount  string
 	image  string
 	frozen bool
@@ -30,11 +32,21 @@ func command(name string, args ...string) error {
 	return nil
 }
 
-// newDisk makes an image in dir and mounts it on dir/data.
-func newDisk(dir string) (*disk, error) {
-	d := &disk{mount: filepath.Join(dir, "data"), image: filepath.Join(dir, "disk.img")}
+// New makes an image in dir and mounts it on dir/data, keeping what files dir/data holds.
+func New(dir string) (*Disk, error) {
+	d := &Disk{mount: filepath.Join(dir, "data"), image: filepath.Join(dir, "disk.img")}
 	if err := os.MkdirAll(d.mount, 0o755); err != nil {
 		return nil, err
+	}
+	kept, err := os.ReadDir(d.mount)
+	if err != nil {
+		return nil, err
+	}
+	contents := make([][]byte, len(kept))
+	for i, f := range kept {
+		if contents[i], err = os.ReadFile(filepath.Join(d.mount, f.Name())); err != nil {
+			return nil, err
+		}
 	}
 	f, err := os.Create(d.image)
 	if err != nil {
@@ -46,15 +58,25 @@ func newDisk(dir string) (*disk, error) {
 	if err := command("mkfs.ext4", "-q", "-m", "0", "-E", "nodiscard,lazy_itable_init=1,lazy_journal_init=1", d.image); err != nil {
 		return nil, err
 	}
-	return d, command("mount", "-o", "loop,noatime", d.image, d.mount)
+	if err := command("mount", "-o", "loop,noatime", d.image, d.mount); err != nil {
+		return nil, err
+	}
+	for i, f := range kept {
+		if err := os.WriteFile(filepath.Join(d.mount, f.Name()), contents[i], 0o644); err != nil {
+			return nil, errors.Join(err, d.Close())
+		}
+	}
+	return d, nil
 }
 
-func (d *disk) freeze() error {
+// Freeze lets every write and sync hang until Thaw.
+func (d *Disk) Freeze() error {
 	d.frozen = true
 	return command("fsfreeze", "-f", d.mount)
 }
 
-func (d *disk) thaw() error {
+// Thaw ends Freeze; it does nothing if the disk is not frozen.
+func (d *Disk) Thaw() error {
 	if !d.frozen {
 		return nil
 	}
@@ -62,10 +84,10 @@ func (d *disk) thaw() error {
 	return command("fsfreeze", "-u", d.mount)
 }
 
-func (d *disk) filler() string { return filepath.Join(d.mount, "filler") }
+func (d *Disk) filler() string { return filepath.Join(d.mount, "filler") }
 
-// fill leaves only so many bytes free.
-func (d *disk) fill(leave int64) error {
+// Fill leaves only so many bytes free.
+func (d *Disk) Fill(leave int64) error {
 	var st syscall.Statfs_t
 	if err := syscall.Statfs(d.mount, &st); err != nil {
 		return err
@@ -85,27 +107,25 @@ func (d *disk) fill(leave int64) error {
 	return errors.Join(err, f.Close())
 }
 
-func (d *disk) free() error {
+// Free takes away what Fill made.
+func (d *Disk) Free() error {
 	if err := os.Remove(d.filler()); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	return nil
 }
 
-// close unmounts. The members must have ended.
-func (d *disk) close() error {
-	return errors.Join(d.thaw(), command("umount", d.mount), os.Remove(d.image))
+// Close unmounts. The members must have ended.
+func (d *Disk) Close() error {
+	return errors.Join(d.Thaw(), command("umount", d.mount), os.Remove(d.image))
 }
 
-// dirPrefix begins the names of all runs' directories; pidFile in them names the process.
-const (
-	dirPrefix = "kvd-chaos-"
-	pidFile   = "pid"
-)
+// PidFile is in the directory of each run and names its process.
+const PidFile = "pid"
 
-// sweepDisks unmounts what runs that no longer live left mounted, and removes their images. Members of such a run have died
-// with it.
-func sweepDisks() error {
+// Sweep unmounts what runs that no longer live left mounted, and removes their images: those in directories of os.TempDir whose
+// names begin with prefix. Members of such a run have died with it.
+func Sweep(prefix string) error {
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
 		return err
@@ -116,13 +136,13 @@ func sweepDisks() error {
 		if len(f) < 2 {
 			continue
 		}
-		rest, ok := strings.CutPrefix(f[1], filepath.Join(os.TempDir(), dirPrefix))
+		rest, ok := strings.CutPrefix(f[1], filepath.Join(os.TempDir(), prefix))
 		if !ok {
 			continue
 		}
 		name, _, _ := strings.Cut(rest, "/")
-		run := filepath.Join(os.TempDir(), dirPrefix+name)
-		text, err := os.ReadFile(filepath.Join(run, pidFile))
+		run := filepath.Join(os.TempDir(), prefix+name)
+		text, err := os.ReadFile(filepath.Join(run, PidFile))
 		if pid, perr := strconv.Atoi(strings.TrimSpace(string(text))); err == nil && perr == nil {
 			if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); err == nil {
 				continue
