@@ -11,12 +11,21 @@ import (
 	"time"
 )
 
+// missing skips the test for what cannot be made here, or fails it if KVD_NEED is set.
+func missing(t *testing.T, what string, err error) {
+	t.Helper()
+	if os.Getenv("KVD_NEED") != "" {
+		t.Fatalf("KVD_NEED is set and %s cannot be made: %v", what, err)
+	}
+	t.Skipf("%s cannot be made here: %v", what, err)
+}
+
 // TestCutIsOneWay sends datagrams between two hosts: what is cut does not arrive, what is not does, and Close and Sweep
 // leave nothing.
 func TestCutIsOneWay(t *testing.T) {
 	n, err := New(2)
 	if err != nil {
-		t.Skip("namespaces cannot be made here:", err)
+		missing(t, "namespaces", err)
 	}
 	closed := false
 	defer func() {
@@ -99,15 +108,15 @@ func received(t *testing.T, n *Net, host int) int {
 func TestSweep(t *testing.T) {
 	dead := exec.Command("true")
 	if err := dead.Run(); err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
 	name := fmt.Sprintf("%s%d", Prefix, dead.Process.Pid)
 	if err := ip("netns", "add", name+"-1"); err != nil {
-		t.Skip("namespaces cannot be made here:", err)
+		missing(t, "namespaces", err)
 	}
 	if err := ip("link", "add", name, "type", "bridge"); err != nil {
 		_ = remove(name)
-		t.Skip("bridges cannot be made here:", err)
+		missing(t, "bridges", err)
 	}
 	if err := Sweep(); err != nil {
 		t.Error(err)

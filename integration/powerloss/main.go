@@ -3,6 +3,7 @@
 //
 //	go run ./integration/powerloss            # 200 cuts; exits 0 if nothing was lost
 //	go run ./integration/powerloss --no-sync  # the log's syncs do nothing: must report a loss, exits 1
+//	go run ./integration/powerloss --no-sync --accept-losses   # and nobody says so: the comparison must find it
 //
 // Three members run in this process with the real log on Pebble's crashable in-memory file system and real
 // snapshot files. Under load the power of all of them, or of one, goes: from one instant on no write or sync of
@@ -29,6 +30,7 @@ import (
 	"kvd/integration/history"
 	"kvd/kv"
 	"kvd/kv/client"
+	"kvd/wal"
 )
 
 type options struct {
@@ -36,8 +38,10 @@ type options struct {
 	writers    int
 	checkEvery int
 	noSync     bool
-	seed       uint64
-	verbose    bool
+	// accept: a member that finds that it has lost something is made to accept that at once, and votes.
+	accept  bool
+	seed    uint64
+	verbose bool
 	// serveLimit bounds how long the ensemble may take to serve again by itself.
 	serveLimit time.Duration
 }
@@ -51,10 +55,15 @@ func main() {
 	flag.IntVar(&o.writers, "writers", 12, "clients that write")
 	flag.IntVar(&o.checkEvery, "check-every", 10, "cuts between two checks of all members (1 with --no-sync)")
 	flag.BoolVar(&o.noSync, "no-sync", false, "make the log's sync a no-op: a loss must be reported")
+	flag.BoolVar(&o.accept, "accept-losses", false, "with --no-sync: what a member knows to be lost is given up at once, as kvd recover does it, so that only the acknowledged writes tell")
 	flag.Uint64Var(&o.seed, "seed", 0, "seed of the choices (default: from the clock); the timing is not replayed")
 	flag.DurationVar(&o.serveLimit, "serve-limit", time.Minute, "how long the ensemble may take to serve again")
 	flag.BoolVar(&o.verbose, "v", false, "the members' logs on stderr")
 	flag.Parse()
+	if o.accept && !o.noSync {
+		fmt.Fprintln(os.Stderr, "powerloss: --accept-losses means something with --no-sync only")
+		os.Exit(2)
+	}
 	if o.noSync {
 		o.checkEvery = 1
 	}
@@ -195,12 +204,20 @@ func (s *storm) round(ctx context.Context) error {
 		m.stop()
 	}
 	begin := time.Now()
-	for _, m := range victims {
-		lost, err := m.lost()
-		if err != nil {
+	suspects := make([]string, len(victims))
+	for i, m := range victims {
+		var err error
+		if suspects[i], err = m.lost(); err != nil {
 			return fmt.Errorf("%s, %d%% kept: member %d: %w", what, percent, m.id, err)
 		}
-		if lost != "" {
+	}
+	if s.o.accept {
+		if err := s.acceptLosses(victims, suspects); err != nil {
+			return err
+		}
+	}
+	for i, m := range victims {
+		if lost := suspects[i]; lost != "" {
 			s.problem("cut %d (%s, %d%% kept): member %d knows that it lost something: %s", s.cuts, what, percent, m.id, lost)
 		}
 		if err := m.start(ctx); err != nil {
@@ -215,6 +232,28 @@ func (s *storm) round(ctx context.Context) error {
 	}
 	s.slowest = max(s.slowest, time.Since(begin))
 	s.pause(ctx, 0, 50)
+	return nil
+}
+
+// acceptLosses takes away what members know of their losses: what is left of each log becomes its whole history. If that cannot be
+// for one of them, all that lost power begin from nothing.
+func (s *storm) acceptLosses(victims []*member, suspects []string) error {
+	for i, m := range victims {
+		if suspects[i] == "" {
+			continue
+		}
+		if err := m.accept(); err != nil && !errors.Is(err, wal.ErrNotAccepted) {
+			return fmt.Errorf("member %d accepts its losses: %w", m.id, err)
+		} else if err != nil {
+			for _, m := range victims {
+				if err := m.wipe(); err != nil {
+					return fmt.Errorf("member %d begins from nothing: %w", m.id, err)
+				}
+			}
+			break
+		}
+	}
+	clear(suspects)
 	return nil
 }
 

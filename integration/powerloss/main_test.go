@@ -22,4 +22,8 @@ func TestPowerCutsLoseNothingUnlessSyncsAreFake(t *testing.T) {
 	if err := run(ctx, o); !errors.Is(err, errLost) {
 		t.Fatalf("without syncs: %v", err)
 	}
+	o.accept = true
+	if err := run(ctx, o); !errors.Is(err, errLost) {
+		t.Fatalf("without syncs, and no member says what it knows: %v", err)
+	}
 }

@@ -121,6 +121,27 @@ func (m *member) lost() (string, error) {
 	return r.Suspect, err
 }
 
+// accept makes what can be read of the log its whole history, as kvd recover --accept-up-to does.
+func (m *member) accept() error {
+	if _, err := m.disk.fs.Stat(dataDir); err != nil {
+		return wal.ErrNotAccepted // nothing is left
+	}
+	o := wal.Options{FS: m.disk.fs}
+	st, _, err := wal.Inspect(dataDir, o)
+	if err == nil {
+		_, err = wal.Accept(dataDir, o, st.Last)
+	}
+	return err
+}
+
+// wipe leaves nothing on the disk.
+func (m *member) wipe() error {
+	if _, err := m.disk.fs.Stat(dataDir); err != nil {
+		return nil // it is gone already
+	}
+	return m.disk.fs.RemoveAll(dataDir)
+}
+
 func (m *member) current() *ensemble.Member {
 	m.mu.Lock()
 	defer m.mu.Unlock()
