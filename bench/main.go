@@ -14,16 +14,29 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"kvd/bench/load"
 	"kvd/integration/cluster"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	if len(os.Args) > 1 {
+		if helper := helpers[os.Args[1]]; helper != nil {
+			if err := helper(ctx, os.Args[2:]); err != nil {
+				fmt.Fprintf(os.Stderr, "bench %s: %v\n", os.Args[1], err)
+				os.Exit(1)
+			}
+			return
+		}
+	}
 	app := &cli.App{
 		Name:  "bench",
-		Usage: "measure kvd on this machine",
+		Usage: "measure kvd on this machine, beside ZooKeeper and etcd",
 		Commands: []*cli.Command{
+			{Name: "compare", Usage: "start kvd, ZooKeeper and etcd here, give them the same loads in turn, and print the ratios", Flags: compareFlags, Action: compare},
+			{Name: "run", Usage: "one load on one system: kvd, zookeeper or etcd, started here or at given addresses", Flags: runFlags, Action: runOne},
+			{Name: "plot", Usage: "draw throughput over latency, and cost over size, as SVG", Flags: plotFlags, Action: plot},
 			{
 				Name:  "targets",
 				Usage: "run every speed and memory target; exit 1 if one is missed",
@@ -42,6 +55,16 @@ func main() {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
+}
+
+// helpers are the processes that this program starts of itself: a load generator has one of its own, so that its processor time can be told
+// from that of the servers.
+var helpers = map[string]func(ctx context.Context, args []string) error{
+	"drive": func(ctx context.Context, args []string) error {
+		return load.Drive(ctx, load.ZooKeeper(), args, os.Stdout)
+	},
+	"append-loop": func(_ context.Context, args []string) error { return appendLoop(args[0]) },
+	"echo-server": func(context.Context, []string) error { return echoServer() },
 }
 
 // run is what the parts of one `bench targets` share.

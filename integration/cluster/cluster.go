@@ -14,9 +14,11 @@ import (
 
 // Options describe a cluster.
 type Options struct {
-	Members int    // voters, ids 1..Members. Default 3
-	Dir     string // data, logs and configuration files go below it; it must exist
-	Kvd     string // path of the binary
+	Members int // voters, ids 1..Members. Default 3
+	// Observers follow them, with the next ids.
+	Observers int
+	Dir       string // data, logs and configuration files go below it; it must exist
+	Kvd       string // path of the binary
 	// ConfigLines are added to each member's zoo.cfg, which the members are started with.
 	ConfigLines []string
 	// Args are added to `kvd serve`.
@@ -53,8 +55,9 @@ func New(o Options) (*Cluster, error) {
 	o.Dir = dir
 	c := &Cluster{opts: o}
 	net3 := int(subnet.Add(1))
-	lines := make([]strings.Builder, o.Members) // the server lines, as each member sees them
-	for id := 1; id <= o.Members; id++ {
+	all := o.Members + o.Observers
+	lines := make([]strings.Builder, all) // the server lines, as each member sees them
+	for id := 1; id <= all; id++ {
 		host := fmt.Sprintf("127.0.%d.%d", net3%250+1, id)
 		var prefix []string
 		ports, err := []int{2181, 2888, 3888}, error(nil)
@@ -92,7 +95,11 @@ func New(o Options) (*Cluster, error) {
 			if err != nil {
 				return nil, err
 			}
-			fmt.Fprintf(&lines[viewer], "server.%d=%s:%s;%s:%d\n", id, quorum, port, host, ports[0])
+			role := ""
+			if id > o.Members {
+				role = ":observer"
+			}
+			fmt.Fprintf(&lines[viewer], "server.%d=%s:%s%s;%s:%d\n", id, quorum, port, role, host, ports[0])
 			if other, _, err := net.SplitHostPort(quorum); err != nil || other != at {
 				return nil, fmt.Errorf("one host for both ports of member %d: %s, %s", id, quorum, election)
 			}
@@ -108,7 +115,7 @@ func New(o Options) (*Cluster, error) {
 			return nil, err
 		}
 		text := fmt.Sprintf("tickTime=2000\ninitLimit=10\nsyncLimit=5\ndataDir=%s\nclientPort=%s\nclientPortAddress=%s\n", data, port, host)
-		if o.Members > 1 {
+		if all > 1 {
 			text += lines[i].String()
 		}
 		for _, l := range o.ConfigLines {
