@@ -33,7 +33,7 @@ func startZooKeeper(t *testing.T, ctx context.Context) string {
 	_ = l.Close()
 	_, port, _ := net.SplitHostPort(addr)
 	dir := t.TempDir()
-	config := fmt.Sprintf("tickTime=2000\ndataDir=%s/data\nclientPort=%s\nclientPortAddress=127.0.0.1\nadmin.enableServer=false\n4lw.commands.whitelist=*\n", dir, port)
+	config := fmt.Sprintf("tickTime=2000\ndataDir=%s/data\nclientPort=%s\nclientPortAddress=127.0.0.1\nadmin.enableServer=false\n4lw.commands.whitelist=*\nextendedTypesEnabled=true\n", dir, port)
 	logging := "log4j.rootLogger=WARN, A\nlog4j.appender.A=org.apache.log4j.ConsoleAppender\nlog4j.appender.A.layout=org.apache.log4j.SimpleLayout\n"
 	for name, text := range map[string]string{"zoo.cfg": config, "log4j.properties": logging} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
@@ -66,6 +66,7 @@ func TestClientAgainstZooKeeper(t *testing.T) {
 	t.Cleanup(cancel)
 	addr := startZooKeeper(t, ctx)
 	clienttest.Conformance(t, addr)
+	clienttest.Surface(t, addr)
 
 	if out, errs, code := runKv(ctx, t, addr, "set", "/a/b", "x"); code != 0 {
 		t.Fatalf("%q %q %d", out, errs, code)

@@ -170,7 +170,9 @@ func (w *Observer) watch(ctx context.Context, c *client.Client, p *pacer, path s
 		w.mu.Lock()
 		w.events++
 		w.mu.Unlock()
-		if e.Type != client.EventDataChanged || e.Zxid <= first.Stat.Mzxid || !changed || k.Stat.Mzxid < e.Zxid {
+		// What a new connection tells of the time between two has no zxid of its own.
+		wrong := e.Zxid <= first.Stat.Mzxid || k.Stat.Mzxid < e.Zxid
+		if e.Type != client.EventDataChanged || wrong && !e.CaughtUp || !changed {
 			w.report("watch of %s at %v: event %v of %v, then a read of %v", path, first.Stat.Mzxid, e.Type, e.Zxid, k.Stat.Mzxid)
 		}
 		return

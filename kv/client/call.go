@@ -13,7 +13,7 @@ import (
 // may be used again. The methods of Client are built on it and are what most callers want.
 type Call struct {
 	// Op says which fields below count: OpCreate, OpCreate2, OpDelete, OpExists, OpGetData, OpSetData,
-	// OpGetChildren, OpGetChildren2, OpSync or OpMulti.
+	// OpGetChildren, OpGetChildren2, OpSync or OpMulti. The other operations have methods only.
 	Op      wire.Op
 	Path    string
 	Data    []byte   // nil is sent as null; must not change until Done
@@ -44,6 +44,10 @@ type Call struct {
 	pos   int64     // in Client.queue or Client.inflight, by state
 	size  int
 	value []byte // keeps Value's memory over calls
+
+	// request and response are the records of the operations that are not spelt out above, with paths as the server knows them.
+	request, response wire.Record
+	watcher           *Watcher // of addWatch
 }
 
 type callState uint8
@@ -97,6 +101,17 @@ func isWrite(op wire.Op) bool { return op.Class() == wire.ClassWrite }
 
 // check refuses what could not be sent or understood.
 func (c *Client) check(call *Call) error {
+	switch {
+	case call.request != nil:
+		if call.Path != "" && !validStart(call.Path) {
+			return kv.ErrBadArguments
+		}
+		call.size = wire.RequestHeaderBytes + len(call.request.AppendTo(nil))
+		if call.size > c.opts.maxRequest {
+			return ErrTooLarge
+		}
+		return nil
+	}
 	switch call.Op {
 	case wire.OpCreate, wire.OpCreate2, wire.OpDelete, wire.OpExists, wire.OpGetData, wire.OpSetData,
 		wire.OpGetChildren, wire.OpGetChildren2, wire.OpSync:
@@ -179,6 +194,9 @@ func (c *Client) localPath(path string) string {
 func (c *Client) appendCall(dst []byte, xid int32, call *Call) []byte {
 	dst, mark := wire.BeginFrame(dst)
 	dst = (&wire.RequestHeader{Xid: xid, Op: call.Op}).AppendTo(dst)
+	if call.request != nil {
+		return wire.EndFrame(call.request.AppendTo(dst), mark)
+	}
 	switch call.Op {
 	case wire.OpExists, wire.OpGetData, wire.OpGetChildren, wire.OpGetChildren2:
 		dst = wire.AppendBool(c.appendPath(dst, call.Path), call.Watch)
@@ -218,6 +236,9 @@ func (c *Client) decodeReply(call *Call, code kv.Code, body []byte) error {
 	if code != kv.CodeOK {
 		call.Err = &Error{Op: call.Op, Path: call.Path, Err: code.Err()}
 		return nil
+	}
+	if call.response != nil {
+		return wire.Decode(body, call.response)
 	}
 	r := wire.NewReader(body)
 	switch call.Op {

@@ -48,6 +48,10 @@ type Client struct {
 	// testing/synctest bubble must not be used inside.
 	calls sync.Pool
 
+	watches  watches // reader only
+	watchers watchers
+	alive    sessionContext
+
 	mu sync.Mutex
 	// All below is guarded by mu.
 
@@ -66,7 +70,11 @@ type Client struct {
 	password [wire.PasswordBytes]byte
 	timeout  time.Duration
 	lastZxid int64 // greatest in a reply's header
-	server   int   // index of the address to try next
+	// confirmed is when the newest request was sent that the server has answered, in nanoseconds since start: the session lives at least a time-out
+	// longer.
+	confirmed int64
+	auths     []credential // of the session, in the order in which they were given
+	server    int          // index of the address to try next
 }
 
 // Dial connects to one of the servers and establishes a session. servers is "h:p,h:p,.../chroot"; they are
@@ -85,6 +93,8 @@ func Dial(ctx context.Context, servers string, opts ...Option) (*Client, error) 
 		reasons: make(map[string]error),
 		timeout: o.sessionTimeout,
 	}
+	c.watchers.turn = make(chan struct{}, 1)
+	c.alive.init(c)
 	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	c.cancel = cancel
 	go c.run(life)

@@ -353,7 +353,16 @@ func TestWatches(t *testing.T) {
 	expect(childless, client.EventDeleted, "/a")
 	expect(children, client.EventChildrenChanged, "/")
 	_, _, lost, _ := c.ChildrenWatch(ctx, "/")
-	s.CutAll()
+	s.CutAll() // the next connection has it again
+	if _, err := c.Exists(ctx, "/"); err != nil {
+		t.Fatal(err)
+	}
+	if len(lost) > 0 {
+		t.Errorf("a cut ends a watch: %+v", <-lost)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
 	expect(lost, client.EventLost, "/")
 }
 

@@ -30,17 +30,23 @@ const maxBatchBytes = 64 << 10
 // timer that wakes a few times per session time-out; it asks for pings and notices silence, so that neither
 // reading nor writing sets deadlines.
 type conn struct {
-	rw      io.ReadWriteCloser
-	addr    string
-	frames  *wire.FrameReader
-	watches watches       // reader only
-	wake    chan struct{} // capacity 1: the queue may have something for the writer
-	stop    chan struct{} // closed by the reader when it is over
+	rw     io.ReadWriteCloser
+	addr   string
+	frames *wire.FrameReader
+	wake   chan struct{} // capacity 1: the queue may have something for the writer
+	stop   chan struct{} // closed by the reader when it is over
 
 	lastRecv, lastSend atomic.Int64 // nanoseconds since Client.start
 
-	xid     int32 // guarded by Client.mu
-	pingDue bool  // guarded by Client.mu
+	// first is what the writer sends before anything else: identities, and watches that are set again. Its answers come in order.
+	first    []byte
+	rearming int // reader only: setWatches without an answer yet
+
+	xid     int32       // guarded by Client.mu
+	pingDue bool        // guarded by Client.mu
+	pings   []int64     // guarded by Client.mu: when those without an answer were sent
+	authDue []*authCall // guarded by Client.mu: to be sent
+	auths   []*authCall // guarded by Client.mu: sent, without an answer
 
 	failOnce sync.Once
 	cause    error // set by the first fail; read by the reader after Next failed
@@ -157,6 +163,7 @@ func (c *Client) attempt(ctx context.Context, addr string) (*conn, error) {
 	}
 	unwatch := context.AfterFunc(ctx, func() { rw.Close() })
 	cn := &conn{rw: rw, addr: addr, frames: wire.NewFrameReader(rw, 1024), wake: make(chan struct{}, 1), stop: make(chan struct{})}
+	began := int64(time.Since(c.start))
 	resp, err := c.handshake(cn)
 	if !unwatch() {
 		err = fmt.Errorf("no answer to the handshake: %w", context.Cause(ctx))
@@ -173,12 +180,19 @@ func (c *Client) attempt(ctx context.Context, addr string) (*conn, error) {
 	c.mu.Lock()
 	c.session, c.password = resp.Session, resp.Password
 	c.timeout = time.Duration(resp.TimeoutMs) * time.Millisecond
+	c.confirmed = max(c.confirmed, began)
+	for _, a := range c.auths {
+		cn.first = a.append(cn.first)
+		cn.auths = append(cn.auths, nil)
+	}
+	cn.first, cn.rearming = c.rearm(cn.first, c.lastZxid)
 	c.conn = cn
 	clear(c.reasons)
-	if c.queue.len() > 0 {
+	if c.queue.len() > 0 || len(cn.first) > 0 {
 		cn.wakeUp()
 	}
 	c.mu.Unlock()
+	c.watchers.each((*Watcher).gap) // nobody tells them what happened in between
 	return cn, nil
 }
 
@@ -300,8 +314,19 @@ func (c *Client) write(cn *conn) {
 func (c *Client) batch(cn *conn, buf []byte) []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	now := int64(time.Since(c.start))
+	if len(cn.first) > 0 {
+		buf = append(buf, cn.first...)
+		cn.first = nil
+	}
+	for _, a := range cn.authDue {
+		buf = a.append(buf)
+		cn.auths = append(cn.auths, a)
+	}
+	cn.authDue = nil
 	if cn.pingDue {
 		cn.pingDue = false
+		cn.pings = append(cn.pings, now)
 		var mark int
 		buf, mark = wire.BeginFrame(buf)
 		buf = wire.EndFrame((&wire.RequestHeader{Xid: wire.XidPing, Op: wire.OpPing}).AppendTo(buf), mark)
@@ -316,7 +341,7 @@ func (c *Client) batch(cn *conn, buf []byte) []byte {
 			cn.xid = 1
 		}
 		buf = c.appendCall(buf, cn.xid, call)
-		call.state, call.pos = callInflight, c.inflight.pushBack(slot{call, cn.xid})
+		call.state, call.pos = callInflight, c.inflight.pushBack(slot{call, cn.xid, now})
 	}
 	return buf
 }
@@ -345,6 +370,16 @@ func (c *Client) read(cn *conn) error {
 		case wire.XidEvent:
 			err = c.event(cn, h, body)
 		case wire.XidPing:
+			c.mu.Lock()
+			if len(cn.pings) > 0 {
+				c.confirmed = max(c.confirmed, cn.pings[0])
+				cn.pings = cn.pings[1:]
+			}
+			c.mu.Unlock()
+		case wire.XidSetWatches:
+			cn.rearming--
+		case wire.XidAuth:
+			err = c.authAnswered(cn, h.Err)
 		default:
 			err = c.reply(cn, h, body)
 		}
@@ -368,7 +403,9 @@ func (c *Client) event(cn *conn, h wire.ReplyHeader, body []byte) error {
 	if err := wire.Decode(body, &ev); err != nil {
 		return fmt.Errorf("watch event: %w", err)
 	}
-	cn.watches.fire(ev.Path, Event{Type: EventType(ev.Type), Path: c.localPath(ev.Path), Zxid: kv.Zxid(max(h.Zxid, 0))})
+	e := Event{Type: EventType(ev.Type), Path: c.localPath(ev.Path), Zxid: kv.Zxid(max(h.Zxid, 0)), CaughtUp: cn.rearming > 0}
+	c.watches.fire(ev.Path, e)
+	c.watchers.fire(ev.Path, e)
 	return nil
 }
 
@@ -391,6 +428,7 @@ func (c *Client) reply(cn *conn, h wire.ReplyHeader, body []byte) error {
 		c.bytes -= call.size
 	}
 	c.lastZxid = max(c.lastZxid, h.Zxid)
+	c.confirmed = max(c.confirmed, s.sent)
 	c.mu.Unlock()
 	if call == nil {
 		return nil
@@ -401,7 +439,9 @@ func (c *Client) reply(cn *conn, h wire.ReplyHeader, body []byte) error {
 		err = fmt.Errorf("reply to %v: %w", call.Op, err)
 		call.Err = lostError(call, cn.addr, err)
 	} else if call.Watch && (call.Err == nil || call.Op == wire.OpExists && h.Err == kv.CodeNoNode) {
-		call.Watched = cn.watches.add(call.Op, c.serverPath(call.Path))
+		call.Watched = c.watches.add(call.Op, c.serverPath(call.Path), h.Err == kv.CodeNoNode)
+	} else if call.watcher != nil && call.Err == nil {
+		c.watchers.add(call.watcher)
 	}
 	call.Done(call)
 	return err
@@ -417,10 +457,12 @@ func lostError(call *Call, addr string, err error) error {
 }
 
 // lost sorts out what a broken connection leaves: reads wait for the next one, before what was not sent;
-// writes that were sent end with ErrUnknownOutcome; watches end with EventLost.
+// writes that were sent end with ErrUnknownOutcome. Watches wait for the next connection.
 func (c *Client) lost(cn *conn, err error) {
 	var failed []*Call // newest first
 	c.mu.Lock()
+	auths := append(cn.auths, cn.authDue...)
+	cn.auths, cn.authDue = nil, nil
 	c.conn, c.corked = nil, false
 	c.reasons[cn.addr] = err
 	// A reply that is too large would be too large again.
@@ -452,7 +494,11 @@ func (c *Client) lost(cn *conn, err error) {
 	}
 	c.mu.Unlock()
 
-	cn.watches.lose(c.localPath, err)
+	for _, a := range auths {
+		if a != nil {
+			a.done <- &Error{Op: wire.OpAuth, Err: errAuthLost}
+		}
+	}
 	for i := len(failed) - 1; i >= 0; i-- {
 		call := failed[i]
 		switch {
@@ -482,6 +528,9 @@ func (c *Client) end(err error) {
 	}
 	c.bytes = 0
 	c.mu.Unlock()
+	c.alive.over(err)
+	c.watches.lose(c.localPath, err)
+	c.watchers.each(func(w *Watcher) { w.end(err) })
 	for _, call := range waiting {
 		call.Err = &Error{Op: call.Op, Path: call.Path, Err: err}
 		call.Done(call)

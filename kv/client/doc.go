@@ -18,6 +18,17 @@
 // attempts, as long as the session lives. Requests that were not sent wait for that, and so do reads
 // and syncs, within the caller's context. A write that was sent is never sent again.
 //
+// # Watches
+//
+// One-shot watches (GetWatch, ExistsWatch, ChildrenWatch) and Watchers (Watch) belong to the session: the next connection sets them again. A one-shot
+// whose node changed in between fires then, with the net effect (Event.CaughtUp). A Watcher is not told of that time by any server; it gets an
+// EventGap, as it does when its owner is slow. EventLost is the end of the session.
+//
+// # Whether the session lives
+//
+// SessionContext ends when the session does, and at the latest when it may have: one negotiated time-out after the client sent the last request that
+// was answered. Work that must not go on without the session, such as under a lock, belongs under it.
+//
 // # Order
 //
 // Requests are sent in the order in which they were submitted and are answered in that order. Reads never go

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"kvd/ensemble"
 	"kvd/ensemble/ensembletest"
 	"kvd/kv"
 	"kvd/kv/client"
@@ -16,6 +17,11 @@ import (
 func TestConformanceOfAnEnsemble(t *testing.T) {
 	e := ensembletest.Start(t, 3)
 	clienttest.Conformance(t, e.Servers())
+}
+
+func TestSurfaceOfAnEnsemble(t *testing.T) {
+	e := ensembletest.Start(t, 3, func(c *ensemble.Config) { c.MinSessionTimeout, c.ExtendedTypes = time.Second, true })
+	clienttest.Surface(t, e.Servers())
 }
 
 // Members go away and come back one after the other, the leader among them; a session with an ephemeral node and

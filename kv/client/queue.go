@@ -5,6 +5,7 @@ package client
 type slot struct {
 	call *Call
 	xid  int32
+	sent int64 // nanoseconds since Client.start
 }
 
 // queue is a double-ended queue of calls in a ring. Each slot has a position that stays the same while it is
