@@ -132,7 +132,6 @@ type connection struct {
 	hist   *hdrhistogram.Histogram
 	errors int64
 	first  error
-	names  atomic.Int64
 }
 
 type runner struct {
