@@ -31,10 +31,10 @@ type leader struct {
 	broadcast, open bool
 	openFrom        kv.Zxid // the applied zxid that opens
 
-	claims   uint32    // given out in this term
-	sessions *sessions // nil until first opened in this term
-	due      []kv.SessionID
-	// expiring are sessions whose end is decided and not yet proposed.
+	claims   uint32         // given out in this term
+	sessions *sessions      // nil until first opened in this term
+	due      []kv.SessionID // scratch: those whose end was just proposed
+	// expiring are sessions that were overdue at the last tick, and whose end is not proposed yet. Who is heard of before it is lives on.
 	expiring []kv.SessionID
 	// ending are all sessions whose end is decided and not yet applied here; ended are the proposals, in order.
 	ending         map[kv.SessionID]bool
@@ -291,13 +291,9 @@ func (l *leader) forget(link zab.LinkID) {
 // operations and the forwarded ones, so that neither starves the other when there is little room.
 func (r *Replica) pumpLeader() {
 	l, c := r.lead, &r.clients
-	for len(l.expiring) > 0 {
-		// Origin 0: no client waits for the result.
-		if _, ok := r.propose(0, &ClientOp{Session: l.expiring[0], Op: OpCloseSession}); !ok {
-			c.blocked = true
-			return
-		}
-		l.expiring = l.expiring[1:]
+	if !r.pumpExpiring() {
+		c.blocked = true
+		return
 	}
 	for {
 		// Own operations stay outstanding until they are applied here, as a learner's do there: what has a quorum and waits for a
@@ -492,19 +488,35 @@ func (r *Replica) heardLately(id quorum.MemberID) bool {
 	return id == r.cfg.ID || r.now-r.lead.heard[id] <= int64(2*r.cfg.PingTicks+2)
 }
 
-// expire moves the sessions' clock by a tick and decides the end of those that are due.
+// expire moves the sessions' clock by a tick and finds those that are overdue.
 func (r *Replica) expire() {
 	l := r.lead
-	l.due = l.sessions.tick(l.due[:0])
-	for _, id := range l.due {
-		l.expiring = append(l.expiring, id)
+	l.expiring = l.sessions.tick(l.expiring[:0]) // those that are left of the last tick are due again
+}
+
+// pumpExpiring proposes the ends of overdue sessions. It reports false if zab has no room.
+func (r *Replica) pumpExpiring() bool {
+	l, n := r.lead, 0
+	l.due = l.due[:0]
+	for ; n < len(l.expiring); n++ {
+		id := l.expiring[n]
+		if !l.sessions.overdue(id) {
+			continue // closed, or heard of, since the tick
+		}
+		// Origin 0: no client waits for the result.
+		if _, ok := r.propose(0, &ClientOp{Session: id, Op: OpCloseSession}); !ok {
+			break
+		}
 		l.sessions.remove(id)
-		l.ending[id] = true
+		l.due = append(l.due, id)
 	}
-	r.expired += uint64(len(l.due))
+	room := n == len(l.expiring)
+	l.expiring = l.expiring[:copy(l.expiring, l.expiring[n:])]
 	if len(l.due) > 0 {
+		r.expired += uint64(len(l.due))
 		r.event("session-expired", expiredText(l.due))
 	}
+	return room
 }
 
 // namedExpired is how many expired sessions one event names: thousands may expire in one tick.

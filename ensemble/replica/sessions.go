@@ -129,6 +129,13 @@ func (s *sessions) deadline(n *session) int64 {
 	return s.now + 1 + (int64(n.timeoutMs)+int64(s.tickMs)-1)/int64(s.tickMs)
 }
 
+// overdue reports whether a session that tick found due has not been heard of since: a due one's deadline is the next tick, a touch moves it
+// at least one further.
+func (s *sessions) overdue(id kv.SessionID) bool {
+	n := s.all[id]
+	return n != nil && n.deadline <= s.now+1
+}
+
 func (s *sessions) place(n *session) {
 	n.at = min(n.deadline, s.now+wheelSlots-1)
 	slot := &s.wheel[n.at%wheelSlots]

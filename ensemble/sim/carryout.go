@@ -24,6 +24,7 @@ func (m *Member) run() {
 // carryOut does what production's loop does, in the order that Ready's fields demand.
 func (m *Member) carryOut(rd *replica.Ready) {
 	s := m.sim
+	m.unshut = false
 	for _, e := range rd.Events {
 		if s.opt.Trace {
 			s.logf("%d event %s %s", m.ID, e.Kind, e.Text)

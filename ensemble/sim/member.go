@@ -41,6 +41,7 @@ type Member struct {
 	saved     *kv.View          // the content of the newest snapshot written in this life
 	role      zab.RoleChange
 	inc       zab.Incarnation
+	unshut    bool            // it was told of the end of a link, and has not carried out what follows from that
 	upToDate  quorum.MemberID // the leader that sent UPTODATE since it was last looking, 0 none (P15)
 	serving   replica.Serving
 	applyQ    []applyItem
@@ -97,7 +98,7 @@ func (s *Sim) TryStart(id quorum.MemberID) error {
 	m.links, m.received = map[zab.LinkID]*link{}, map[uint64]*point{}
 	m.stale = 0
 	m.role, m.serving, m.dialling, m.inc = zab.RoleChange{}, replica.Serving{}, 0, 0
-	m.applyHeld, m.upToDate = false, 0
+	m.applyHeld, m.upToDate, m.unshut = false, 0, false
 	m.applyQ, m.applying, m.snapping, m.sinceSnap = nil, false, false, 0
 	m.disk.writes, m.disk.born, m.disk.running = nil, nil, false
 	if m.disk.mode == diskFail {

@@ -369,6 +369,7 @@ func (s *Sim) tellDown(l *link, side int) {
 		l.told[side] = true
 		l.down = l.told[1-side]
 		delete(m.links, l.id[side])
+		m.unshut = true
 		peer := l.end(1 - side)
 		s.logf("link %d-%d down at %d", m.ID, peer.ID, m.ID)
 		m.rep.LinkDown(peer.ID, l.id[side])
