@@ -30,7 +30,7 @@ type limits struct {
 // block is what one append writes.
 const block = 4 << 10
 
-// appender is one process's log file: a preallocated part of it is written again and again, as a log does with a recycled file.
+// appender is one process's log file, which grows.
 type appender struct {
 	f   *os.File
 	buf []byte

@@ -124,6 +124,9 @@ func runOne(c *cli.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	if !slices.Contains([]string{"table", "markdown", "json"}, c.String("output")) {
+		return fmt.Errorf("no output is called %q", c.String("output"))
+	}
 	if l.Rate = c.Float64("rate"); l.Rate < 0 {
 		return errors.New("--rate must not be negative")
 	}

@@ -22,6 +22,7 @@ func TestHungDiskAtTheLeader(t *testing.T) {
 	if testing.Short() || runtime.GOOS != "linux" {
 		t.Skip("starts processes on loop devices")
 	}
+	notNow(t)
 	need(t, "mkfs.ext4", nil)
 	need(t, "fsfreeze", nil)
 	ctx, cancel := context.WithTimeout(t.Context(), limit)

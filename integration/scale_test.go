@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -230,19 +231,33 @@ func memoryReturns(t *testing.T, ctx context.Context, m *cluster.Member, before 
 
 // mntrIs says whether a member's mntr shows a value.
 func mntrIs(ctx context.Context, m *cluster.Member, key, want string) error {
+	v, err := mntrText(ctx, m, key)
+	if err == nil && v != want {
+		err = fmt.Errorf("member %d: %s is %s, want %s", m.ID, key, v, want)
+	}
+	return err
+}
+
+// mntrValue is a number in a member's mntr.
+func mntrValue(ctx context.Context, m *cluster.Member, key string) (int, error) {
+	v, err := mntrText(ctx, m, key)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(v)
+}
+
+func mntrText(ctx context.Context, m *cluster.Member, key string) (string, error) {
 	text, err := m.FourLetterWord(ctx, "mntr")
 	if err != nil {
-		return err
+		return "", err
 	}
 	for line := range strings.Lines(text) {
 		if k, v, ok := strings.Cut(strings.TrimSuffix(line, "\n"), "\t"); ok && k == key {
-			if v != want {
-				return fmt.Errorf("member %d: %s is %s, want %s", m.ID, key, v, want)
-			}
-			return nil
+			return v, nil
 		}
 	}
-	return fmt.Errorf("member %d: mntr has no %s", m.ID, key)
+	return "", fmt.Errorf("member %d: mntr has no %s", m.ID, key)
 }
 
 // TestLargeTransactions: what is at the edge of what can be logged is applied whole on every member or refused with

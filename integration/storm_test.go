@@ -321,20 +321,47 @@ func TestStorms(t *testing.T) {
 		return nil
 	})
 	everybody(stormSessions)
+	// Each has brought its watch.
+	eventually(t, ctx, "all watches are set again", func() error {
+		sum := 0
+		for _, m := range c.Members {
+			if m == dead {
+				continue
+			}
+			n, err := mntrValue(ctx, m, "zk_watch_count")
+			if err != nil {
+				return err
+			}
+			sum += n
+		}
+		if sum != stormSessions {
+			return fmt.Errorf("%d of %d", sum, stormSessions)
+		}
+		return nil
+	})
 	t.Logf("reconnect storm: %d sessions resumed, all are connected %v after the leader's death", w.returns.Load(), time.Since(began).Round(time.Millisecond))
 	again(dead)
 	children(stormSessions)
+	sameTree(t, ctx, c)
 
 	// One change for ten thousand watches, and the leader dies while they are told. Each hears of it once: at once, or when it is back.
 	began = time.Now()
+	returned := w.returns.Load()
 	if _, err := setup.Set(ctx, stormFlag, []byte("up"), wire.AnyVersion); err != nil {
 		t.Fatal(err)
 	}
 	dead = kill()
 	count("everybody has its event", &w.events, stormSessions)
+	eventually(t, ctx, "the dead leader's clients have been elsewhere", func() error {
+		if n := w.returns.Load() - returned; n < stormSessions/4 { // the member that came back last has none, the other two have all
+			return fmt.Errorf("%d", n)
+		}
+		return nil
+	})
 	everybody(stormSessions)
 	t.Logf("watch storm: %d events, and all are connected %v after the change and the leader's death", w.events.Load(), time.Since(began).Round(time.Millisecond))
 	again(dead)
+	sameTree(t, ctx, c)
 	for _, m := range w.all {
 		if n := m.told.Load(); n != 1 {
 			t.Fatalf("session %d was told %d times", m.n, n)
@@ -344,9 +371,9 @@ func TestStorms(t *testing.T) {
 		eventually(t, ctx, "no watch is left", func() error { return mntrIs(ctx, m, "zk_watch_count", "0") })
 	}
 
-	// Half of them ask for a short time-out and fall silent. The leader dies in the middle of their ends; the next one, which gives
+	// Half of them ask for a short time-out and fall silent, in two waves. The leader dies while it ends those of the first; the next one, which gives
 	// everybody a full time-out again, goes on with it. The other half does not notice.
-	returned := w.returns.Load()
+	returned = w.returns.Load()
 	for _, m := range w.all[:stormSessions/2] {
 		m.mu.Lock()
 		m.timeoutMs = stormSilentMs
@@ -360,7 +387,7 @@ func TestStorms(t *testing.T) {
 		return nil
 	})
 	began = time.Now()
-	for _, m := range w.all[:stormSessions/2] {
+	for _, m := range w.all[:stormSessions/4] {
 		m.hangUp(true)
 	}
 	eventually(t, ctx, "the first of the silent ones expires", func() error {
@@ -370,6 +397,9 @@ func TestStorms(t *testing.T) {
 		}
 		return err
 	})
+	for _, m := range w.all[stormSessions/4 : stormSessions/2] { // these are the next leader's
+		m.hangUp(true)
+	}
 	dead = kill()
 	again(dead)
 	children(stormSessions / 2)
@@ -385,7 +415,6 @@ func TestStorms(t *testing.T) {
 	}
 	t.Logf("expiry storm: %d sessions have ended, the others are connected %v after they fell silent", stormSessions/2, time.Since(began).Round(time.Millisecond))
 	for _, m := range c.Members {
-		// Those of this test are its own: the first one, and one for each look at the nodes of each member.
 		eventually(t, ctx, "ephemerals", func() error { return mntrIs(ctx, m, "zk_ephemerals_count", fmt.Sprint(stormSessions/2)) })
 	}
 	sameTree(t, ctx, c)

@@ -198,7 +198,11 @@ func (f *fanout) Do(_ load.Op, done func(error)) {
 		}
 		for _, heard := range f.heard {
 			select {
-			case <-heard:
+			case _, ok := <-heard:
+				if !ok {
+					done(errors.New("a watch has ended"))
+					return
+				}
 			case <-ctx.Done():
 				done(ctx.Err())
 				return

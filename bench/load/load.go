@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -141,6 +142,9 @@ type runner struct {
 	running sync.WaitGroup
 	conns   []*connection
 	missed  atomic.Int64
+	// What began between these counts, whenever it ends: a stall at the end of a measurement is part of it. Nanoseconds since made.
+	made       time.Time
+	start, end atomic.Int64
 }
 
 // Run carries out one measurement. progress may be nil; it is told the operations so far, about once a second.
@@ -152,7 +156,9 @@ func Run(ctx context.Context, s Store, c Config, mark Marker, progress func(ops 
 	if err != nil {
 		return Result{}, err
 	}
-	r := &runner{c: c}
+	r := &runner{c: c, made: time.Now()}
+	r.start.Store(math.MaxInt64)
+	r.end.Store(math.MaxInt64)
 	for range slots {
 		r.conns = append(r.conns, &connection{hist: hdrhistogram.New(1, highest, 3)})
 	}
@@ -177,12 +183,14 @@ func Run(ctx context.Context, s Store, c Config, mark Marker, progress func(ops 
 	own := cpu()
 	mark.Begin()
 	start := time.Now()
+	r.start.Store(int64(time.Since(r.made)))
 	r.phase.Store(phaseMeasure)
 	err = wait(ctx, c.For, func() {
 		if progress != nil {
 			progress(r.done.Load())
 		}
 	})
+	r.end.Store(int64(time.Since(r.made)))
 	r.phase.Store(phaseStop)
 	took := time.Since(start)
 	mark.End()
@@ -224,9 +232,9 @@ func (r *runner) result(took, own time.Duration) Result {
 	return res
 }
 
-// note counts one request.
-func (r *runner) note(c *connection, took time.Duration, counts bool, err error) {
-	if r.phase.Load() != phaseMeasure {
+// note counts one request that began at began.
+func (r *runner) note(c *connection, began time.Time, took time.Duration, counts bool, err error) {
+	if at := int64(began.Sub(r.made)); at < r.start.Load() || at > r.end.Load() {
 		return
 	}
 	c.mu.Lock()
@@ -245,15 +253,16 @@ func (r *runner) note(c *connection, took time.Duration, counts bool, err error)
 
 // closed is one slot in a closed loop.
 type closed struct {
-	r     *runner
-	conn  *connection
-	slot  Slot
-	id    string
-	n     int64
-	made  string // what is to be deleted next
-	began time.Time
-	count bool // the request that runs counts
-	again func(error)
+	r      *runner
+	conn   *connection
+	slot   Slot
+	id     string
+	n      int64
+	made   string // what is to be deleted next
+	began  time.Time
+	count  bool // the request that runs counts
+	again  func(error)
+	failed error // open loop: of the request before
 }
 
 // took is how long the request that has just ended took, which was to begin at began.
@@ -267,7 +276,7 @@ func (l *closed) took(began time.Time) time.Duration {
 // next begins the next request; it is called at the end of each.
 func (l *closed) next(err error) {
 	if !l.began.IsZero() {
-		l.r.note(l.conn, l.took(l.began), l.count, err)
+		l.r.note(l.conn, l.began, l.took(l.began), l.count, err)
 	}
 	if l.r.phase.Load() == phaseStop {
 		l.r.running.Done()
@@ -354,10 +363,11 @@ func (r *runner) open(ctx context.Context, slots [][]Slot) {
 		if l == nil {
 			break
 		}
-		op := l.op(nil)
+		op := l.op(l.failed)
 		began := due
 		l.slot.Do(op, func(err error) {
-			r.note(l.conn, l.took(began), l.count, err)
+			l.failed = err
+			r.note(l.conn, began, time.Since(began), l.count, err) // from when it was to begin, whatever the slot says
 			free <- l
 		})
 	}

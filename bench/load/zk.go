@@ -187,10 +187,10 @@ func (s *zkSlot) lock() error {
 		if before == "" {
 			return s.k.Delete(ctx, mine, wire.AnyVersion)
 		}
-		_, gone, err := s.k.ExistsWatch(ctx, before)
+		_, _, gone, err := s.k.GetWatch(ctx, before)
 		switch {
 		case errors.Is(err, kv.ErrNoNode):
-			continue // its watch fires for nobody: names do not return
+			continue
 		case err != nil:
 			return err
 		}

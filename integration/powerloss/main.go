@@ -107,8 +107,10 @@ func run(ctx context.Context, o options) (err error) {
 	switch {
 	case err != nil:
 		return err
+	case s.o.accept && s.problems > 0 && s.lost == 0:
+		return fmt.Errorf("%d problems after %d cuts, and none of them is an acknowledged write", s.problems, s.cuts)
 	case s.problems > 0:
-		return fmt.Errorf("%w: %d problems after %d cuts", errLost, s.problems, s.cuts)
+		return fmt.Errorf("%w: %d problems after %d cuts, %d of them found in the writes", errLost, s.problems, s.cuts, s.lost)
 	case n.OK < s.o.cuts:
 		return fmt.Errorf("only %d acknowledged writes in %d cuts: the run means nothing", n.OK, s.cuts)
 	}
@@ -127,6 +129,7 @@ type storm struct {
 	cuts, ofAll, ofLeader int
 	kept                  map[int]int
 	problems              int
+	lost                  int // of them: what the comparison with the recording found
 	slowest               time.Duration
 }
 
@@ -361,6 +364,7 @@ func (s *storm) judge(ctx context.Context) error {
 			return fmt.Errorf("member %d: %w", m.id, err)
 		}
 		for _, err := range s.rec.Check(nodes) {
+			s.lost++
 			s.problem("after cut %d, member %d: %v", s.cuts, m.id, err)
 		}
 	}
