@@ -60,6 +60,8 @@ func TestSecondProcessWithTheSameIDIsTold(t *testing.T) {
 	tr.serving(ctx, 0, 1, 2)
 	var roles [3]int
 	for i := range roles {
+		// A member serves before it has said what it is.
+		eventually(t, fmt.Sprintf("member %d says that it serves", i+1), func() bool { return logs[i].count("msg=role", "stage=broadcast") > 0 })
 		roles[i] = logs[i].count("msg=role")
 	}
 	ls := Listeners{Learner: listen(t), Election: listen(t)}

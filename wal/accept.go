@@ -111,13 +111,15 @@ func Accept(dir string, o Options, z kv.Zxid) (Acceptance, error) {
 
 // acceptor is one run of Accept. The old store is open for reading.
 type acceptor struct {
-	dir  string
-	o    Options
-	fs   *fence
-	old  *store
-	meta meta // of the old store
-	wm   mark
-	plan Acceptance
+	dir string
+	o   Options
+	fs  *fence
+	old *store
+	// closed: old is closed, or abandoned with its disk.
+	closed bool
+	meta   meta // of the old store
+	wm     mark
+	plan   Acceptance
 }
 
 // prepareAccept examines the directory as Open does, but keeps the verified part of a damaged store in reach.
@@ -468,10 +470,11 @@ func (p *acceptor) writeIdentity() error {
 
 func (p *acceptor) close() error {
 	var err error
-	if p.old != nil {
+	// p.old stays: when the disk has died, a goroutine that guard has abandoned may still read from it.
+	if p.old != nil && !p.closed {
+		p.closed = true
 		p.old.watch.retire()
 		err = closeStore(p.fs.health, p.old)
-		p.old = nil
 	}
 	return errors.Join(err, p.fs.locks.release())
 }

@@ -356,6 +356,11 @@ func (s *Server) do(c *conn, op wire.Op, body []byte) ([]byte, kv.Code) {
 		return nil, kv.CodeOK
 	case wire.OpSync:
 		return slices.Clone(body), kv.CodeOK
+	case wire.OpSetWatches:
+		var q wire.SetWatchesRequest
+		q.DecodeFrom(&r)
+		s.setWatches(c, &q)
+		return nil, kv.CodeOK
 	case wire.OpExists, wire.OpGetData, wire.OpGetChildren, wire.OpGetChildren2:
 		var q wire.PathWatchRequest
 		q.DecodeFrom(&r)
@@ -405,6 +410,32 @@ func (s *Server) do(c *conn, op wire.Op, body []byte) ([]byte, kv.Code) {
 }
 
 const multiHead = 9 // bytes before a result's record within a multi
+
+// setWatches tells what has changed since the client saw it, and sets the other watches again.
+func (s *Server) setWatches(c *conn, q *wire.SetWatchesRequest) {
+	rearm := func(list []string, child, absent bool) {
+		for _, p := range list {
+			n, event := s.nodes[p], int32(0)
+			switch {
+			case absent && n != nil:
+				event = wire.EventCreated
+			case !absent && n == nil:
+				event = wire.EventDeleted
+			case n != nil && child && int64(n.stat.Pzxid) > q.Relative:
+				event = wire.EventChildrenChanged
+			case n != nil && !child && int64(n.stat.Mzxid) > q.Relative:
+				event = wire.EventDataChanged
+			default:
+				c.watches[watchKey{child, strings.Clone(p)}] = true
+				continue
+			}
+			c.send(wire.AppendEventFrame(nil, s.zxid, event, p))
+		}
+	}
+	rearm(q.Data, false, false)
+	rearm(q.Exist, false, true)
+	rearm(q.Child, true, false)
+}
 
 func (s *Server) readOp(c *conn, op wire.Op, p string, watch bool) ([]byte, kv.Code) {
 	n := s.nodes[p]
