@@ -5,7 +5,7 @@ from kazoo import exceptions as ke
 from kazoo.protocol.states import EventType, WatchedEvent
 from kazoo.security import ACL, Id, make_acl, make_digest_acl, make_digest_acl_credential
 
-from harness import check, close, connect, main, raises, same, stage, until
+from harness import check, close, connect, main, raises, same, session_of, stage, until
 
 
 class Events:
@@ -27,9 +27,9 @@ class Events:
 @check("connect and close", "createSession", "closeSession", "ping")
 def _():
     zk = connect(timeout=10.0)
-    assert zk.connected and zk.client_id[0] != 0 and len(zk.client_id[1]) == 16, zk.client_id
+    assert zk.connected and session_of(zk)[0] != 0 and len(session_of(zk)[1]) == 16, session_of(zk)
     other = connect(timeout=10.0)
-    assert other.client_id[0] != zk.client_id[0] and other.client_id[1] != zk.client_id[1]
+    assert session_of(other)[0] != session_of(zk)[0] and session_of(other)[1] != session_of(zk)[1]
     version = zk.server_version()
     assert len(version) >= 3 and version[0] == 3, version
     assert zk.command(b"ruok") == "imok"
@@ -86,7 +86,7 @@ def _():
     raises(ke.NoChildrenForEphemeralsError, zk.create, "/e/n/child")
     other.sync("/e")
     seen = Events()
-    same(other.exists("/e/n", watch=seen).ephemeralOwner, zk.client_id[0])
+    same(other.exists("/e/n", watch=seen).ephemeralOwner, session_of(zk)[0])
     assert other.exists(sequential) is not None
     close(zk)
     seen.wait(1)
@@ -103,7 +103,7 @@ def _():
     same((path, stat.data_length, stat.version, stat.czxid), ("/c2", 3, 0, stat.mzxid))
     same(zk.get("/c2")[1], stat)
     path, stat = zk.create("/c2/e-", b"", ephemeral=True, sequence=True, include_data=True)
-    same((path, stat.ephemeralOwner), ("/c2/e-0000000000", zk.client_id[0]))
+    same((path, stat.ephemeralOwner), ("/c2/e-0000000000", session_of(zk)[0]))
     zk.delete("/c2", recursive=True)
 
 
@@ -239,7 +239,7 @@ def _():
     results = t.commit()
     same(results[:4], [True, "/t/new", "/t/s-0000000002", "/t/e"])
     same((results[4].version, results[5]), (1, True))
-    same(zk.exists("/t/e").ephemeralOwner, zk.client_id[0])
+    same(zk.exists("/t/e").ephemeralOwner, session_of(zk)[0])
     same(len({zk.exists(p).czxid for p in ("/t/new", "/t/e")} | {results[4].mzxid}), 1, "one zxid")
 
     t = zk.transaction()
@@ -354,11 +354,11 @@ def _():
 def _():
     zk = connect(auth_data=[("digest", "u:p")])
     zk.create("/ra", b"", acl=[make_acl("auth", "", all=True)])
-    session = zk.client_id[0]
+    session = session_of(zk)[0]
     for _ in range(5):
         stage("cut", "all")
         zk.retry(zk.set, "/ra", b"x")
-    same(zk.client_id[0], session)
+    same(session_of(zk)[0], session)
     zk.retry(zk.delete, "/ra")
 
 

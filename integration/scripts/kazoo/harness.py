@@ -86,6 +86,12 @@ def until(condition, what):
         time.sleep(0.01)
 
 
+def session_of(zk):
+    """The client's session and password. kazoo is connected, and answers, a moment before it has them again."""
+    until(lambda: zk.client_id, "the client has its session")
+    return zk.client_id
+
+
 def raises(kind, call, *args, **kwargs):
     try:
         result = call(*args, **kwargs)

@@ -7,7 +7,7 @@ import time
 from kazoo.exceptions import LockTimeout, NoNodeError
 from kazoo.protocol.states import KazooState
 
-from harness import Task, check, connect, main, raises, same, stage, until
+from harness import Task, check, connect, main, raises, same, session_of, stage, until
 
 
 class Guard:
@@ -106,7 +106,7 @@ def _():
 @check("Lock: connections cut while it is held", "create", "delete", "getChildren", "reconnect", "resume")
 def _():
     clients = [connect(n) for n in (1, 2, 3, 1)]
-    sessions = [zk.client_id[0] for zk in clients]
+    sessions = [session_of(zk)[0] for zk in clients]
     cuts = []
 
     def cut(zk, name, lock, guard):
@@ -115,17 +115,17 @@ def _():
             cuts.append(name)
         node = "%s/%s" % (lock.path, lock.node)
         zk.retry(zk.sync, node)
-        same(zk.retry(zk.get, node)[1].ephemeralOwner, zk.client_id[0], "the node of a held lock")
+        same(zk.retry(zk.get, node)[1].ephemeralOwner, session_of(zk)[0], "the node of a held lock")
 
     contend("/lock-cut", 6, clients, cut)
     same(len(cuts), 8)
-    same([zk.client_id[0] for zk in clients], sessions, "sessions")
+    same([session_of(zk)[0] for zk in clients], sessions, "sessions")
 
 
 @check("Lock: the leader dies while it is held", "create", "delete", "getChildren", "leader death", "resume")
 def _():
     clients = [connect(timeout=20.0) for _ in range(4)]
-    sessions = [zk.client_id[0] for zk in clients]
+    sessions = [session_of(zk)[0] for zk in clients]
     killed = []
 
     def kill(zk, name, lock, guard):
@@ -133,11 +133,11 @@ def _():
             killed.append(stage.leader())
             stage("kill", killed[0])
         zk.retry(zk.sync, lock.path)
-        same(zk.retry(zk.get, "%s/%s" % (lock.path, lock.node))[1].ephemeralOwner, zk.client_id[0], "the node of a held lock")
+        same(zk.retry(zk.get, "%s/%s" % (lock.path, lock.node))[1].ephemeralOwner, session_of(zk)[0], "the node of a held lock")
 
     contend("/lock-death", 4, clients, kill)
     same(len(killed), 1)
-    same([zk.client_id[0] for zk in clients], sessions, "sessions")
+    same([session_of(zk)[0] for zk in clients], sessions, "sessions")
     stage("start", killed[0])
 
 
@@ -167,7 +167,7 @@ def _expire(victim, member):
 @check("Lock: an expired session gives it up", "create", "delete", "expiry", "reconnect")
 def _():
     other, victim = connect(1, 2), connect(3, timeout=1.0)
-    session = victim.client_id[0]
+    session = session_of(victim)[0]
     lost = victim.Lock("/lock-expired", "victim")
     assert lost.acquire()
     node = "/lock-expired/" + lost.node
@@ -184,7 +184,7 @@ def _():
     stage("accept", 3)
     until(lambda: len(states) == 3, "the victim has a new session")
     same(states, [KazooState.SUSPENDED, KazooState.LOST, KazooState.CONNECTED])
-    assert victim.client_id[0] != session
+    assert session_of(victim)[0] != session
     victim.sync("/lock-expired")
     raises(NoNodeError, victim.get, node)
     again = victim.Lock("/lock-expired", "again")

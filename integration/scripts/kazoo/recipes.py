@@ -5,7 +5,7 @@ from kazoo.exceptions import NoNodeError
 from kazoo.recipe.cache import TreeCache, TreeEvent
 from kazoo.recipe.watchers import ChildrenWatch, DataWatch
 
-from harness import Task, check, close, connect, main, raises, same, stage, until
+from harness import Task, check, close, connect, main, raises, same, session_of, stage, until
 
 
 @check("Queue", "create", "delete", "getChildren", "getData")
@@ -269,7 +269,7 @@ def _disturbances():
 @check("DataWatch", "getData", "exists", "setData", "watch events", "reconnect", "leader death", "resume")
 def _():
     writer, zk = connect(timeout=20.0), connect(timeout=20.0)
-    session = zk.client_id[0]
+    session = session_of(zk)[0]
     seen, bare = [], []
 
     @zk.DataWatch("/data")
@@ -289,7 +289,7 @@ def _():
             writer.retry(writer.set, "/data", b"%d" % version, version=version - 1)
             until(lambda: seen[-1] == (b"%d" % version, version) and bare[-1] == b"%d" % version, "change %d after %s" % (version, what))
     same([v for _, v in seen[1:]], sorted({v for _, v in seen[1:]}), "versions seen once and in order")
-    same(zk.client_id[0], session)
+    same(session_of(zk)[0], session)
     writer.delete("/data")
     until(lambda: seen[-1] == (None, None), "deleted")
 

@@ -4,7 +4,7 @@ import threading
 from kazoo.exceptions import ConnectionLoss, NoNodeError, SessionExpiredError
 from kazoo.protocol.states import EventType, KazooState
 
-from harness import Task, check, close, connect, main, raises, same, stage, until
+from harness import Task, check, close, connect, main, raises, same, session_of, stage, until
 
 
 def states_of(zk):
@@ -16,20 +16,20 @@ def states_of(zk):
 @check("session events over a cut", "reconnect", "resume")
 def _():
     zk = connect()
-    states, session = states_of(zk), zk.client_id
+    states, session = states_of(zk), session_of(zk)
     zk.create("/cut", b"", ephemeral=True)
     for i in range(1, 4):
         stage("cut", "all")
         until(lambda: len(states) == 2 * i, "suspended and connected")
         same(states[-2:], [KazooState.SUSPENDED, KazooState.CONNECTED])
-        same(zk.client_id, session)
+        same(session_of(zk), session)
         same(zk.get("/cut")[1].ephemeralOwner, session[0])
 
 
 @check("a session moves between members", "resume", "createSession", "getData", "watch events", "reconnect")
 def _():
     zk, other = connect(timeout=20.0), connect(timeout=20.0)
-    states, session = states_of(zk), zk.client_id
+    states, session = states_of(zk), session_of(zk)
     zk.ensure_path("/moved")
     zk.create("/moved/mine", b"0", ephemeral=True)
     other.sync("/moved")
@@ -39,8 +39,8 @@ def _():
         here = [n for n in (1, 2, 3) if int(stage("conns", n)) and n == _member_of(zk)][0]
         stage("refuse", here)
         stage("cut", here)
-        until(lambda: zk.connected and _member_of(zk) != here, "the session is on another member")
-        same(zk.client_id, session)
+        until(lambda: zk.connected and _member_of(zk) not in (None, here), "the session is on another member")
+        same(session_of(zk), session)
         same(zk.retry(zk.get, "/moved/mine")[1].ephemeralOwner, session[0])
         other.retry(other.set, "/moved/mine", b"%d" % move)
         until(lambda: seen[-1] == b"%d" % move, "the watch after move %d" % move)
@@ -66,7 +66,7 @@ def _member_of(zk):
 @check("an expired session says so", "expiry", "resume", "createSession", "reconnect")
 def _():
     zk, other = connect(3, timeout=1.0), connect(1, 2)
-    states, session = states_of(zk), zk.client_id
+    states, session = states_of(zk), session_of(zk)
     zk.create("/late", b"", ephemeral=True)
     other.sync("/late")
     gone = threading.Event()
@@ -79,28 +79,28 @@ def _():
     stage("accept", 3)
     until(lambda: len(states) >= 3, "lost and connected")
     same(states, [KazooState.SUSPENDED, KazooState.LOST, KazooState.CONNECTED], "never a silent new session")
-    assert zk.client_id[0] != session[0] and zk.client_id[1] != session[1]
+    assert session_of(zk)[0] != session[0] and session_of(zk)[1] != session[1]
     assert zk.exists("/late") is None
 
     # The old id and password are of no use anywhere, nor is a wrong password for a living session.
     for n in (1, 2, 3):
         back = connect(n, client_id=session)
-        assert back.client_id[0] not in (0, session[0])
+        assert session_of(back)[0] not in (0, session[0])
         close(back)
     living = connect(1, 2)
     living.create("/alive", b"", ephemeral=True)
-    thief = connect(3, client_id=(living.client_id[0], b"x" * 16))
-    assert thief.client_id[0] != living.client_id[0]
-    same(living.retry(living.get, "/alive")[1].ephemeralOwner, living.client_id[0])
+    thief = connect(3, client_id=(session_of(living)[0], b"x" * 16))
+    assert session_of(thief)[0] != session_of(living)[0]
+    same(living.retry(living.get, "/alive")[1].ephemeralOwner, session_of(living)[0])
 
 
 @check("a session resumed by another client object", "resume", "createSession", "closeSession")
 def _():
     zk = connect(1)
     zk.create("/resumed", b"", ephemeral=True)
-    identity = zk.client_id
+    identity = session_of(zk)
     again = connect(2, client_id=identity)
-    same(again.client_id, identity)
+    same(session_of(again), identity)
     same(again.get("/resumed")[1].ephemeralOwner, identity[0])
     again.stop()
     other = connect(3)
@@ -111,7 +111,7 @@ def _():
 @check("the leader dies under pipelined writes", "leader death", "setData", "create", "resume")
 def _():
     clients = [connect(n, timeout=20.0) for n in stage.followers()]
-    identities = [zk.client_id for zk in clients]
+    identities = [session_of(zk) for zk in clients]
     clients[0].create("/pipe")
     done = threading.Event()
     acknowledged, versions = [[], []], [[], []]
@@ -139,7 +139,7 @@ def _():
     done.set()
     for t in tasks:
         t.finish("a writer")
-    same([zk.client_id for zk in clients], identities)
+    same([session_of(zk) for zk in clients], identities)
     stage("start", died)
     fresh = connect(died)
     fresh.sync("/pipe")
@@ -150,12 +150,12 @@ def _():
 @check("a member that hangs is left behind", "reconnect", "resume", "ping")
 def _():
     zk = connect(timeout=4.0)
-    identity = zk.client_id
+    identity = session_of(zk)
     zk.create("/hang", b"", ephemeral=True)
     here = _member_of(zk)
     stage("stall", here, "down")  # it hears us and does not answer: the session lives on
     until(lambda: zk.connected and _member_of(zk) not in (None, here), "the client moves on")
-    same(zk.client_id, identity)
+    same(session_of(zk), identity)
     same(zk.retry(zk.get, "/hang")[1].ephemeralOwner, identity[0])
     stage("flow", here, "down")
 
@@ -180,7 +180,7 @@ def _():
                     lost += 1
             if not lost:
                 break
-    assert zk.client_id[0] != 0
+    assert session_of(zk)[0] != 0
 
 
 @check("writes cut in the middle are there at most once", "reconnect", "create", "setData")
